@@ -1,0 +1,3 @@
+//! Trove: a real-time treasure-hunt game server.
+
+pub mod front;

@@ -1,0 +1,2 @@
+//! The `trove` binary.
+fn main() {}
