@@ -1,3 +1,5 @@
 //! Trove: a real-time treasure-hunt game server.
 
 pub mod front;
+pub mod game;
+pub mod store;

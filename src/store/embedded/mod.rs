@@ -1,0 +1,353 @@
+//! The embedded store: one file, nothing to install.
+//!
+//! - [`keys`]: what the file holds.
+//! - [`writer`]: the one thread that writes, a batch at a time; [`batch`] is what it does within a transaction, [`state`]
+//!   what it keeps in memory.
+//! - [`read`]: reads, on threads of their own, each of one committed moment.
+//! - [`open`]: opening: locks, identity, outages, restored files.
+//! - [`backend`]: the file itself.
+//!
+//! An answer is given once the batch that it belongs to is synced to disk. redb's quick repair is on, so that a start
+//! after a crash does not walk the file.
+
+mod backend;
+mod batch;
+mod keys;
+mod open;
+mod read;
+mod shared;
+mod state;
+mod writer;
+
+pub use backend::DiskCounters;
+pub use open::{AuditStore, OpenError, Options};
+pub use shared::{OnFatal, WriterStats};
+pub use writer::{BATCH_JOBS_MAX, BATCH_WEIGHT_MAX, FORGET_ENTRIES_MAX, SWEEP_WALLETS_MAX};
+
+use super::{
+    Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
+    Recorded, Reinstated, Reply, Store, StoreError,
+};
+use crate::game::Millis;
+use crate::game::entry::{Adjustment, Entry, Totals};
+use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
+use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::game::rules::NewFind;
+use crate::game::wallet::Wallet;
+use batch::{Answer, Batch};
+use keys::Fault;
+use redb::{ReadTransaction, ReadableDatabase};
+use shared::{Shared, clone_db};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use writer::{Command, Work};
+
+/// The most jobs that wait for the writer; one more is refused as busy.
+pub const QUEUE_JOBS_MAX: usize = 16_384;
+/// The most short reads at a time; more wait for their turn.
+pub const READS_MAX: usize = 16;
+/// The most exports and audits at a time.
+pub const LONG_READS_MAX: usize = 4;
+/// Batches of events on their way to the mirror; the writer waits when there are more.
+pub const FEED_BATCHES_MAX: usize = 256;
+/// Finds reinstated in one transaction.
+const REINSTATE_STEP: usize = 500;
+/// Batches of rows on their way out of an export.
+const EXPORT_BATCHES_MAX: usize = 4;
+
+/// The embedded store.
+pub struct EmbeddedStore {
+    shared: Arc<Shared>,
+    commands: SyncSender<Command>,
+    feed: Mutex<Option<mpsc::Receiver<Vec<FeedEvent>>>>,
+    reads: Arc<Semaphore>,
+    long_reads: Arc<Semaphore>,
+}
+
+fn unavailable() -> StoreError {
+    StoreError::Unavailable("it is stopped".into())
+}
+
+fn read_error(fault: &Fault) -> StoreError {
+    match fault {
+        Fault::Redb(redb::Error::PreviousIo | redb::Error::DatabaseClosed) => unavailable(),
+        Fault::Redb(redb::Error::Io(error)) => StoreError::Unavailable(error.to_string()),
+        fault => StoreError::Damaged(fault.to_string()),
+    }
+}
+
+impl EmbeddedStore {
+    /// Hands work to the writer. The future gives its answer; dropping the future does not undo the work.
+    fn write<T, F>(&self, weight: usize, work: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Batch<'_, '_>) -> Answer<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Work {
+            work,
+            weight,
+            result: None,
+            reply,
+        });
+        let sent = self.commands.try_send(Command::Job(job));
+        Box::pin(async move {
+            match sent {
+                Ok(()) => answer.await.unwrap_or_else(|_| Err(unavailable())),
+                Err(TrySendError::Full(_)) => Err(StoreError::Busy),
+                Err(TrySendError::Disconnected(_)) => Err(unavailable()),
+            }
+        })
+    }
+
+    /// Reads one moment on a thread that may block.
+    fn read<T, F>(&self, gate: &Arc<Semaphore>, work: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&ReadTransaction) -> Result<T, Fault> + Send + 'static,
+    {
+        let (shared, gate) = (self.shared.clone(), gate.clone());
+        Box::pin(async move {
+            let Ok(_permit) = gate.acquire_owned().await else {
+                return Err(unavailable());
+            };
+            let read = move || {
+                let db = clone_db(&shared).ok_or_else(unavailable)?;
+                let txn = db.begin_read().map_err(|error| read_error(&error.into()))?;
+                drop(db);
+                work(&txn).map_err(|fault| read_error(&fault))
+            };
+            tokio::task::spawn_blocking(read)
+                .await
+                .unwrap_or_else(|_| Err(StoreError::Damaged("a read panicked".into())))
+        })
+    }
+
+    fn hunt_number(&self, hunt: &HuntId) -> Result<u32, StoreError> {
+        self.shared
+            .hunt(hunt)
+            .map(|(hunt, _)| hunt.number)
+            .ok_or(StoreError::NoSuchHunt)
+    }
+
+    /// What the disk did.
+    #[must_use]
+    pub fn disk(&self) -> &DiskCounters {
+        &self.shared.counters
+    }
+
+    /// What the writer did.
+    #[must_use]
+    pub fn writer_stats(&self) -> &WriterStats {
+        &self.shared.stats
+    }
+
+    /// Finishes what waits for the writer and closes the file. What comes later is answered `Unavailable`.
+    ///
+    /// # Errors
+    /// When that took longer than half a minute; everything acknowledged is on disk all the same.
+    pub async fn stop(&self) -> Result<(), StoreError> {
+        let (done, stopped) = oneshot::channel();
+        let mut command = Command::Stop(done);
+        let wait = Duration::from_millis(writer::STOP_WAIT_MS);
+        let stop = async {
+            loop {
+                match self.commands.try_send(command) {
+                    Ok(()) => break,
+                    Err(TrySendError::Disconnected(_)) => return,
+                    Err(TrySendError::Full(back)) => command = back,
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let _ = stopped.await;
+        };
+        tokio::time::timeout(wait, stop)
+            .await
+            .map_err(|_| StoreError::Unavailable("it did not stop in time".into()))
+    }
+}
+
+fn failed<T: Send + 'static>(error: StoreError) -> Reply<T> {
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl Store for EmbeddedStore {
+    fn now(&self) -> Millis {
+        self.shared.clock.now()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
+        let names: Vec<PlayerName> = players.iter().map(|opening| opening.name.clone()).collect();
+        let known = self.read(&self.reads, move |txn| read::known_players(txn, &names));
+        let commands = self.commands.clone();
+        Box::pin(async move {
+            if let Some(numbers) = known.await? {
+                return Ok(numbers.into_iter().map(Ok).collect());
+            }
+            let (reply, answer) = oneshot::channel();
+            let weight = players.len();
+            let work = move |batch: &mut Batch<'_, '_>| batch.open_players(&players).map(Ok);
+            match commands.try_send(Command::Job(Box::new(Work {
+                work,
+                weight,
+                result: None,
+                reply,
+            }))) {
+                Ok(()) => answer.await.unwrap_or_else(|_| Err(unavailable())),
+                Err(TrySendError::Full(_)) => Err(StoreError::Busy),
+                Err(TrySendError::Disconnected(_)) => Err(unavailable()),
+            }
+        })
+    }
+
+    fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
+        match self.hunt_number(hunt) {
+            Ok(number) => self.read(&self.reads, move |txn| read::wallet(txn, number, player)),
+            Err(error) => failed(error),
+        }
+    }
+
+    fn record(&self, hunt: &HuntId, finds: Vec<(PlayerId, NewFind)>) -> Reply<Recorded> {
+        let hunt = hunt.clone();
+        self.write(finds.len(), move |batch| batch.record(&hunt, &finds))
+    }
+
+    fn credit(&self, hunt: &HuntId, player: PlayerId) -> Reply<Credited> {
+        let hunt = hunt.clone();
+        self.write(1, move |batch| batch.credit(&hunt, player))
+    }
+
+    fn adjust(&self, hunt: &HuntId, player: PlayerId, adjustment: Adjustment) -> Reply<Adjusted> {
+        let hunt = hunt.clone();
+        self.write(1, move |batch| {
+            batch.adjust(&hunt, player, adjustment.clone())
+        })
+    }
+
+    fn history(
+        &self,
+        hunt: &HuntId,
+        player: PlayerId,
+        before: u64,
+        limit: usize,
+    ) -> Reply<Vec<Entry>> {
+        match self.hunt_number(hunt) {
+            Ok(number) => self.read(&self.reads, move |txn| {
+                read::history(txn, number, player, before, limit)
+            }),
+            Err(error) => failed(error),
+        }
+    }
+
+    fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated> {
+        let number = match self.hunt_number(hunt) {
+            Ok(number) => number,
+            Err(error) => return failed(error),
+        };
+        let lost = self.read(&self.long_reads, move |txn| {
+            read::lost_to_outage(txn, number, from, to)
+        });
+        let (hunt, commands) = (hunt.clone(), self.commands.clone());
+        Box::pin(async move {
+            let mut sum = Reinstated::default();
+            for step in lost.await?.chunks(REINSTATE_STEP) {
+                let (reply, answer) = oneshot::channel();
+                let (hunt, step, weight) = (hunt.clone(), step.to_vec(), step.len());
+                let work = move |batch: &mut Batch<'_, '_>| batch.reinstate(&hunt, &step);
+                commands
+                    .try_send(Command::Job(Box::new(Work {
+                        work,
+                        weight,
+                        result: None,
+                        reply,
+                    })))
+                    .map_err(|_| StoreError::Busy)?;
+                let done = answer.await.unwrap_or_else(|_| Err(unavailable()))?;
+                sum.finds += done.finds;
+                sum.coins += done.coins;
+                sum.refused += done.refused;
+            }
+            Ok(sum)
+        })
+    }
+
+    fn erase(&self, name: &PlayerName) -> Reply<Erasure> {
+        let name = name.clone();
+        self.write(1, move |batch| batch.erase(&name))
+    }
+
+    fn put_hunt(&self, spec: HuntSpec) -> Reply<Result<(Arc<Hunt>, Put), HuntError>> {
+        let weight = spec.treasures.len() / 10;
+        self.write(weight, move |batch| batch.put_hunt(spec.clone()))
+    }
+
+    fn step_hunt(&self, hunt: &HuntId, step: LifeStep) -> Reply<Result<Arc<Hunt>, HuntError>> {
+        let hunt = hunt.clone();
+        self.write(1, move |batch| batch.step_hunt(&hunt, step))
+    }
+
+    fn hunts(&self) -> Reply<Vec<(Arc<Hunt>, Totals)>> {
+        let hunts = self.shared.hunts();
+        Box::pin(std::future::ready(Ok(hunts)))
+    }
+
+    fn export(&self, hunt: &HuntId) -> Reply<mpsc::Receiver<Result<Vec<ExportRow>, StoreError>>> {
+        let number = match self.hunt_number(hunt) {
+            Ok(number) => number,
+            Err(error) => return failed(error),
+        };
+        let (sender, receiver) = mpsc::channel(EXPORT_BATCHES_MAX);
+        let rows = sender.clone();
+        let export = self.read(&self.long_reads, move |txn| {
+            read::export(txn, number, |batch| rows.blocking_send(Ok(batch)).is_ok())
+        });
+        Box::pin(async move {
+            tokio::spawn(async move {
+                if let Err(error) = export.await {
+                    let _ = sender.send(Err(error)).await;
+                }
+            });
+            Ok(receiver)
+        })
+    }
+
+    fn verify(&self, hunt: Option<&HuntId>) -> Reply<Vec<HuntAudit>> {
+        let hunts: Vec<Arc<Hunt>> = match hunt {
+            Some(id) => match self.shared.hunt(id) {
+                Some((hunt, _)) => vec![hunt],
+                None => return failed(StoreError::NoSuchHunt),
+            },
+            None => self
+                .shared
+                .hunts()
+                .into_iter()
+                .map(|(hunt, _)| hunt)
+                .collect(),
+        };
+        self.read(&self.long_reads, move |txn| {
+            hunts.iter().map(|hunt| read::audit(txn, hunt)).collect()
+        })
+    }
+
+    fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>> {
+        let feed = self
+            .feed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        self.shared
+            .watched
+            .store(true, std::sync::atomic::Ordering::Release);
+        feed
+    }
+}
