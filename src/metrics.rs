@@ -1,0 +1,236 @@
+//! What is measured, in Prometheus's text format. Every series exists from the start, at 0.
+
+use crate::front::FieldBlock;
+use crate::game::entry::{Change, Entry, Totals};
+use crate::game::hunt::Hunt;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Boundaries of the duration histograms, in seconds. 1 s is the objective's.
+const SECONDS: [f64; 15] =
+    [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// A request slower than this is counted against its cause.
+pub const SLOW: Duration = Duration::from_secs(1);
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident => $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $(#[doc = concat!("`", $text, "`")] $variant),* }
+
+        impl $name {
+            /// All of them, in the order of their declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The label's value.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+        }
+    };
+}
+
+labels!(
+    /// The route of a request.
+    Route {
+        Poll => "poll",
+        Find => "find",
+        History => "history",
+        Catalogue => "catalogue",
+        Heartbeat => "heartbeat",
+        Health => "health",
+        Token => "token",
+        Hunts => "hunts",
+        PutHunt => "put_hunt",
+        LifeStep => "life_step",
+        BulkFinds => "bulk_finds",
+        Adjust => "adjust",
+        Reinstate => "reinstate",
+        Erase => "erase",
+        Export => "export",
+        Other => "other",
+    }
+);
+
+labels!(
+    /// A command given to the store.
+    StoreCommand {
+        OpenPlayers => "open_players",
+        Wallet => "wallet",
+        Record => "record",
+        Credit => "credit",
+        Adjust => "adjust",
+        History => "history",
+        Reinstate => "reinstate",
+        Erase => "erase",
+        PutHunt => "put_hunt",
+        StepHunt => "step_hunt",
+        Export => "export",
+        Verify => "verify",
+    }
+);
+
+const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+/// The counters, histograms and gauges.
+pub struct Metrics {
+    registry: Registry,
+    requests: Vec<Histogram>,
+    store: Vec<Histogram>,
+    loop_lag: Histogram,
+    credits: IntCounter,
+    slow: Vec<IntCounter>,
+    coins: IntGaugeVec,
+    wallets: IntGauge,
+    held: IntGauge,
+    connections: IntGauge,
+    batches: IntGauge,
+    syncs: IntGauge,
+    /// The fields that every poll answer shares, prepared once.
+    pub poll_fields: FieldBlock,
+}
+
+/// What is read when the metrics are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gauges {
+    /// Wallets in memory.
+    pub wallets: usize,
+    /// Held polls.
+    pub held: usize,
+    /// Open connections of the public listener.
+    pub connections: u32,
+    /// Batches that the store committed.
+    pub batches: u64,
+    /// `fdatasync` calls of the store.
+    pub syncs: u64,
+}
+
+const SLOW_CAUSES: [&str; 4] = ["client", "shim", "app", "store"];
+const COIN_STATES: [&str; 5] = ["recorded", "credited", "expired", "pending", "revoked"];
+
+fn registered<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+    let collector = made.expect("the names below are valid");
+    registry.register(Box::new(collector.clone())).expect("the names below differ");
+    collector
+}
+
+impl Metrics {
+    /// Everything at 0. `instance_id` is for the poll's prepared fields.
+    ///
+    /// # Panics
+    /// When `instance_id` cannot stand in a header field; the settings refuse such a one.
+    #[must_use]
+    pub fn new(instance_id: &str) -> Self {
+        let registry = Registry::new();
+        let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+        let counters = |name: &str, help: &str| Opts::new(name, help);
+        let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help));
+        let requests = registered(
+            &registry,
+            HistogramVec::new(
+                seconds("trove_http_request_duration_seconds", "From a request's last byte in to its answer."),
+                &["route", "status_class"],
+            ),
+        );
+        let store = registered(
+            &registry,
+            HistogramVec::new(
+                seconds("trove_store_command_duration_seconds", "How long the store took."),
+                &["command"],
+            ),
+        );
+        let slow = registered(
+            &registry,
+            IntCounterVec::new(
+                counters("trove_slow_requests_total", "Requests that took over 1 s, by what took longest."),
+                &["cause"],
+            ),
+        );
+        Self {
+            requests: Route::ALL
+                .iter()
+                .flat_map(|route| CLASSES.map(|class| requests.with_label_values(&[route.as_str(), class])))
+                .collect(),
+            store: StoreCommand::ALL.iter().map(|command| store.with_label_values(&[command.as_str()])).collect(),
+            loop_lag: registered(
+                &registry,
+                Histogram::with_opts(seconds("trove_event_loop_lag_seconds", "How late the event loop's timer fires.")),
+            ),
+            credits: registered(&registry, IntCounter::new("trove_credits_total", "Finds credited through this process.")),
+            slow: SLOW_CAUSES.map(|cause| slow.with_label_values(&[cause])).into(),
+            coins: registered(
+                &registry,
+                IntGaugeVec::new(counters("trove_coins", "Coins of a hunt by state, as the store says."), &["hunt", "state"]),
+            ),
+            wallets: gauge("trove_mirror_wallets", "Wallets in memory."),
+            held: gauge("trove_held_polls", "Polls held until there is news."),
+            connections: gauge("trove_connections", "Open connections of the public listener."),
+            batches: gauge("trove_store_batches", "Transactions that the embedded store committed since its start."),
+            syncs: gauge("trove_store_syncs", "fdatasync calls of the embedded store since its start."),
+            poll_fields: FieldBlock::new(&[
+                ("content-type", "application/json"),
+                ("cache-control", "no-store"),
+                ("x-instance-id", instance_id),
+            ])
+            .expect("an instance id is checked with the settings"),
+            registry,
+        }
+    }
+
+    /// A request was answered.
+    #[inline]
+    pub fn request(&self, route: Route, status: u16, took: Duration, store: Duration) {
+        let class = usize::from(status / 100).clamp(2, 5) - 2;
+        self.requests[route as usize * CLASSES.len() + class].observe(took.as_secs_f64());
+        if took >= SLOW {
+            // The rest of the time was this process's own.
+            let cause = if store * 2 >= took { 3 } else { 2 };
+            self.slow[cause].inc();
+        }
+    }
+
+    /// The store answered a command.
+    pub fn store_command(&self, command: StoreCommand, took: Duration) {
+        self.store[command as usize].observe(took.as_secs_f64());
+    }
+
+    /// The loop's timer was late.
+    pub fn loop_lag(&self, lag: Duration) {
+        self.loop_lag.observe(lag.as_secs_f64());
+    }
+
+    /// A credit added entries.
+    pub fn credited(&self, entries: &[Entry]) {
+        let credits = entries.iter().filter(|entry| matches!(entry.change, Change::Credit(_))).count();
+        self.credits.inc_by(credits as u64);
+    }
+
+    /// Everything as text. Hunts' sums come from the store.
+    ///
+    /// # Panics
+    /// Never: writing to memory does not fail.
+    #[must_use]
+    pub fn text(&self, hunts: &[(Arc<Hunt>, Totals)], gauges: Gauges) -> String {
+        let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        self.wallets.set(count(gauges.wallets as u64));
+        self.held.set(count(gauges.held as u64));
+        self.connections.set(i64::from(gauges.connections));
+        self.batches.set(count(gauges.batches));
+        self.syncs.set(count(gauges.syncs));
+        for (hunt, totals) in hunts {
+            let figures = [totals.recorded, totals.credited, totals.expired, totals.pending, totals.revoked];
+            for (state, coins) in COIN_STATES.iter().zip(figures) {
+                self.coins.with_label_values(&[hunt.spec.id.as_str(), state]).set(count(coins));
+            }
+        }
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text).expect("memory takes every write");
+        String::from_utf8(text).expect("the format is UTF-8")
+    }
+}

@@ -1,0 +1,166 @@
+//! The wallets themselves: slots in one vector, found through a map, put out by the clock algorithm when full.
+
+use crate::game::ids::PlayerId;
+use crate::game::wallet::Wallet;
+use ahash::AHashMap;
+
+/// A player in a hunt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The hunt's number.
+    pub hunt: u32,
+    /// The player.
+    pub player: PlayerId,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Key,
+    wallet: Wallet,
+    /// Whether it was used since the hand last passed.
+    used: bool,
+}
+
+/// A bounded set of wallets.
+#[derive(Debug)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    by_key: AHashMap<Key, u32>,
+    hand: usize,
+    slots_max: usize,
+}
+
+impl Slots {
+    /// At most `slots_max` wallets, and at least one.
+    #[must_use]
+    pub fn new(slots_max: usize) -> Self {
+        let slots_max = slots_max.clamp(1, u32::MAX as usize);
+        Self { slots: Vec::new(), by_key: AHashMap::new(), hand: 0, slots_max }
+    }
+
+    /// The wallet, which counts as used.
+    #[inline]
+    pub fn get(&mut self, key: Key) -> Option<Wallet> {
+        let slot = &mut self.slots[*self.by_key.get(&key)? as usize];
+        slot.used = true;
+        Some(slot.wallet)
+    }
+
+    /// Takes a later state of a wallet that is here. Says whether it was later.
+    pub fn update(&mut self, key: Key, wallet: Wallet) -> bool {
+        let Some(index) = self.by_key.get(&key) else { return false };
+        let slot = &mut self.slots[*index as usize];
+        let later = wallet.seq > slot.wallet.seq;
+        if later {
+            slot.wallet = wallet;
+        }
+        later
+    }
+
+    /// Puts a wallet in; when full, in the place of one that was not used lately and that `keep` does not name.
+    pub fn insert(&mut self, key: Key, wallet: Wallet, keep: impl Fn(Key) -> bool) {
+        if self.by_key.contains_key(&key) {
+            self.update(key, wallet);
+            return;
+        }
+        let slot = Slot { key, wallet, used: true };
+        let index = if self.slots.len() < self.slots_max {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        } else {
+            let index = self.victim(keep);
+            self.by_key.remove(&self.slots[index].key);
+            self.slots[index] = slot;
+            index
+        };
+        // The vector is never longer than slots_max, which fits.
+        self.by_key.insert(key, u32::try_from(index).unwrap_or(u32::MAX));
+    }
+
+    /// The next slot that was not used since the hand last passed. Ends within two rounds, also when all are kept.
+    fn victim(&mut self, keep: impl Fn(Key) -> bool) -> usize {
+        for _ in 0..self.slots.len() * 2 {
+            let index = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[index];
+            if !std::mem::take(&mut slot.used) && !keep(slot.key) {
+                return index;
+            }
+        }
+        self.hand
+    }
+
+    /// Takes a wallet out.
+    pub fn remove(&mut self, key: Key) {
+        let Some(index) = self.by_key.remove(&key) else { return };
+        let index = index as usize;
+        self.slots.swap_remove(index);
+        if let Some(moved) = self.slots.get(index) {
+            self.by_key.insert(moved.key, u32::try_from(index).unwrap_or(u32::MAX));
+        }
+        if self.hand >= self.slots.len() {
+            self.hand = 0;
+        }
+    }
+
+    /// Wallets here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        Key { hunt: 1, player: PlayerId(n) }
+    }
+
+    fn with(n: u64) -> Slots {
+        let mut slots = Slots::new(3);
+        (0..n).for_each(|i| slots.insert(key(i), Wallet { balance: i, ..Wallet::default() }, |_| false));
+        slots
+    }
+
+    #[test]
+    fn a_full_set_puts_out_what_was_not_used_lately() {
+        let mut slots = with(4);
+        assert_eq!(slots.len(), 3);
+        assert_eq!(slots.get(key(0)), None, "all were used alike: the oldest goes");
+        assert!(slots.get(key(1)).is_some());
+        slots.insert(key(9), Wallet::default(), |_| false);
+        assert_eq!(slots.get(key(2)), None);
+        assert!(slots.get(key(1)).is_some() && slots.get(key(3)).is_some() && slots.get(key(9)).is_some());
+    }
+
+    #[test]
+    fn what_is_kept_stays() {
+        let mut slots = with(3);
+        slots.insert(key(9), Wallet::default(), |kept| kept == key(0));
+        assert!(slots.get(key(0)).is_some());
+        assert_eq!(slots.get(key(1)), None);
+    }
+
+    #[test]
+    fn removing_leaves_the_others_where_they_are_found() {
+        let mut slots = with(3);
+        slots.remove(key(0));
+        assert_eq!(slots.get(key(0)), None);
+        assert_eq!(slots.get(key(2)).map(|w| w.balance), Some(2));
+        assert_eq!(slots.get(key(1)).map(|w| w.balance), Some(1));
+        assert_eq!(slots.len(), 2);
+    }
+
+    #[test]
+    fn a_slot_is_72_bytes() {
+        assert_eq!(size_of::<Slot>(), 72);
+    }
+}

@@ -1,0 +1,349 @@
+//! What all requests share.
+
+use super::catalogue::LiveHunt;
+use super::load::LoopLoad;
+use super::problem::Problem;
+use crate::auth::{Keys, TokenCache, TokenError};
+use crate::config::Settings;
+use crate::game::Millis;
+use crate::game::hunt::{Hunt, HuntState};
+use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::metrics::{Metrics, StoreCommand};
+use crate::mirror::{Key, Mirror, Turn};
+use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
+use http::{HeaderMap, HeaderValue, header};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+tokio::task_local! {
+    /// How long the request at hand has waited for the store, in microseconds. For `Server-Timing` and the cause of
+    /// slow requests.
+    pub(super) static STORE_WAIT_US: Cell<u64>;
+}
+
+/// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
+/// nobody ever waits for it.
+pub struct Hot {
+    /// Verified tokens; the slot is the player's number once the store has given it.
+    pub tokens: TokenCache<Option<PlayerId>>,
+    /// Wallets in memory.
+    pub mirror: Mirror,
+    /// Hunts by id.
+    pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
+    random: SmallRng,
+    poll_interval_ms: u64,
+    poll_jitter: f64,
+}
+
+impl Hot {
+    /// When a client should poll next: jittered, and longer when the loop is behind.
+    pub fn next_poll_ms(&mut self, load: &LoopLoad) -> u64 {
+        let spread = 1.0 + self.poll_jitter * (self.random.random::<f64>() * 2.0 - 1.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let ms = (self.poll_interval_ms as f64 * spread * load.factor()) as u64;
+        ms.max(1)
+    }
+}
+
+/// The application.
+pub struct App {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// What is measured.
+    pub metrics: Metrics,
+    /// How far the event loop is behind.
+    pub load: LoopLoad,
+    /// Sent as `x-instance-id`.
+    pub instance_id: HeaderValue,
+    settings: RwLock<Arc<Settings>>,
+    keys: RwLock<Arc<Keys>>,
+    hot: Mutex<Hot>,
+    draining: AtomicBool,
+}
+
+/// A token's player.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The name.
+    pub name: PlayerName,
+    /// The number.
+    pub player: PlayerId,
+}
+
+impl App {
+    /// The application on a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, settings: Settings, keys: Keys, instance_id: HeaderValue) -> Arc<Self> {
+        let hot = Hot {
+            tokens: TokenCache::new(settings.auth.token_cache_max),
+            mirror: Mirror::new(settings.limits.wallets_max, settings.poll.held_max),
+            hunts: HashMap::new(),
+            random: SmallRng::seed_from_u64(rand::random()),
+            poll_interval_ms: settings.poll.interval_ms,
+            poll_jitter: settings.poll.jitter,
+        };
+        Arc::new(Self {
+            store,
+            metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
+            load: LoopLoad::default(),
+            instance_id,
+            settings: RwLock::new(Arc::new(settings)),
+            keys: RwLock::new(Arc::new(keys)),
+            hot: Mutex::new(hot),
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// The state behind the poll. Not to be held over an await (the compiler sees to that).
+    pub fn hot(&self) -> MutexGuard<'_, Hot> {
+        self.hot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings now.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn keys(&self) -> Arc<Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes settings and keys that were read again. What was built from the old ones at start stays.
+    pub fn reload(&self, settings: Settings, keys: Keys) {
+        let mut hot = self.hot();
+        hot.poll_interval_ms = settings.poll.interval_ms;
+        hot.poll_jitter = settings.poll.jitter;
+        // A token that a removed key signed must not stay verified.
+        hot.tokens.clear();
+        drop(hot);
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// Whether the process is on its way out.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Begins draining: held polls are answered, readiness ends.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.hot().mirror.wake_all();
+    }
+
+    /// Whether answers may be out of date: only while the store is out of reach.
+    pub fn is_stale(&self) -> bool {
+        matches!(self.store.health(), Health::Down(_))
+    }
+
+    /// Takes what the store tells.
+    pub fn take_events(&self, events: Vec<FeedEvent>) {
+        let mut hot = self.hot();
+        for event in events {
+            match event {
+                FeedEvent::Wallet { hunt, player, wallet } => hot.mirror.apply(Key { hunt, player }, wallet),
+                FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
+                FeedEvent::Erased { player } => {
+                    // The cache holds numbers of players; the next request of each asks the store again.
+                    hot.tokens.clear();
+                    let numbers: Vec<u32> = hot.hunts.values().map(|live| live.hunt.number).collect();
+                    hot.mirror.erase(player, numbers.into_iter());
+                }
+            }
+        }
+    }
+
+    /// Takes a hunt that changed.
+    pub fn take_hunt(&self, hunt: Arc<Hunt>) {
+        put_hunt(&mut self.hot(), hunt);
+    }
+
+    /// The hunt with this id, whatever its state.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn hunt(&self, id: &str) -> Result<Arc<LiveHunt>, Problem> {
+        self.hot().hunts.get(id).cloned().ok_or_else(Problem::no_such_hunt)
+    }
+
+    /// The hunt with this id, unless it is archived.
+    ///
+    /// # Errors
+    /// 404, or 410 for an archived one.
+    pub fn playable_hunt(&self, id: &str) -> Result<Arc<LiveHunt>, Problem> {
+        let live = self.hunt(id)?;
+        if live.hunt.operator == Some(HuntState::Archived) { Err(Problem::hunt_archived()) } else { Ok(live) }
+    }
+
+    /// Waits for a store operation, and notes how long.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub async fn ask<T>(
+        &self,
+        command: StoreCommand,
+        operation: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let began = Instant::now();
+        let result = operation.await;
+        self.metrics.store_command(command, began.elapsed());
+        note_store_wait(began.elapsed());
+        result
+    }
+
+    /// The player whose token the request carries. A player comes to be when first seen here.
+    ///
+    /// # Errors
+    /// 401 without a token, or with one that opens nothing; 503 when the store is needed and away.
+    pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let token = bearer(headers)?;
+        let now = self.store.now();
+        let claims = {
+            let mut hot = self.hot();
+            match hot.tokens.get(token.as_bytes(), now) {
+                Some(entry) => {
+                    if let Some(player) = entry.slot {
+                        return Ok(Caller { name: entry.claims.player.clone(), player });
+                    }
+                    entry.claims.clone()
+                }
+                None => {
+                    let claims = self.keys().verify(token, now).map_err(token_problem)?;
+                    hot.tokens.insert(token.as_bytes(), claims.clone(), None);
+                    claims
+                }
+            }
+        };
+        let opening = Opening { name: claims.player.clone(), issued_at: Some(claims.issued_at_ms) };
+        let opened = self.ask(StoreCommand::OpenPlayers, self.store.open_players(vec![opening])).await?;
+        let Some(Ok(player)) = opened.into_iter().next() else {
+            return Err(Problem::unauthorized("erased", "the player was erased after this token was issued"));
+        };
+        if let Some(entry) = self.hot().tokens.get(token.as_bytes(), now) {
+            entry.slot = Some(player);
+        }
+        Ok(Caller { name: claims.player, player })
+    }
+
+    /// The name of the admin key that the request carries.
+    ///
+    /// # Errors
+    /// 401 without a key, 403 for a bearer that is none.
+    pub fn admin(&self, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
+        let bearer = bearer(headers)?;
+        let named = self.keys().admin(bearer);
+        named.ok_or_else(|| Problem::new(403, "admin_key_needed", "this needs an admin key as the bearer token"))
+    }
+
+    /// Signs a token.
+    pub fn sign(&self, player: &PlayerName, ttl_s: u64) -> (String, Millis) {
+        let now = self.store.now();
+        (self.keys().sign(player, now, ttl_s), (now / 1_000 + ttl_s) * 1_000)
+    }
+
+    /// The wallet from memory, or from the store into memory.
+    ///
+    /// # Errors
+    /// The store's, when it is needed.
+    pub async fn wallet(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<crate::game::wallet::Wallet, StoreError> {
+        let turn = {
+            let mut hot = self.hot();
+            if let Some(wallet) = hot.mirror.get(key) {
+                return Ok(wallet);
+            }
+            hot.mirror.load(key)
+        };
+        let receiver = match turn {
+            Turn::Joined(receiver) => receiver,
+            Turn::Yours(receiver) => {
+                let read = self.store.wallet(&live.hunt.spec.id, key.player);
+                let app = self.clone();
+                // A task of its own: whoever asked first may go while others wait.
+                tokio::spawn(async move {
+                    let result = app.ask(StoreCommand::Wallet, read).await;
+                    app.hot().mirror.loaded(key, result);
+                });
+                receiver
+            }
+        };
+        waited(receiver).await
+    }
+
+    /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn credit(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Arc<Credited>, StoreError> {
+        let turn = self.hot().mirror.credit(key);
+        let receiver = match turn {
+            Turn::Joined(receiver) => receiver,
+            Turn::Yours(receiver) => {
+                let credit = self.store.credit(&live.hunt.spec.id, key.player);
+                let app = self.clone();
+                tokio::spawn(async move {
+                    let result = app.ask(StoreCommand::Credit, credit).await;
+                    if let Ok(credited) = &result {
+                        app.metrics.credited(&credited.entries);
+                    }
+                    app.hot().mirror.credited(key, result);
+                });
+                receiver
+            }
+        };
+        waited(receiver).await
+    }
+}
+
+fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
+    let id = hunt.spec.id.clone();
+    // The feed and an operation's answer both tell of it, in either order.
+    if hot.hunts.get(&id).is_none_or(|live| live.hunt.generation < hunt.generation) {
+        hot.hunts.insert(id, Arc::new(LiveHunt::new(hunt)));
+    }
+}
+
+fn note_store_wait(waited: Duration) {
+    let us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    // Outside a request (in a task of its own) there is nobody to tell.
+    let _ = STORE_WAIT_US.try_with(|sum| sum.set(sum.get().saturating_add(us)));
+}
+
+async fn waited<T>(receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    let began = Instant::now();
+    let result = receiver.await;
+    note_store_wait(began.elapsed());
+    result.unwrap_or_else(|_| Err(StoreError::Unavailable("the operation was given up".into())))
+}
+
+/// The bearer token of a request.
+///
+/// # Errors
+/// 401 without one.
+pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let missing = || Problem::unauthorized("token_missing", "this needs an Authorization header with a bearer token");
+    let value = headers.get(header::AUTHORIZATION).ok_or_else(missing)?;
+    strip_bearer(value.as_bytes()).ok_or_else(missing)
+}
+
+/// The token behind `Bearer `, whose case does not matter.
+#[inline]
+pub fn strip_bearer(value: &[u8]) -> Option<&str> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    if !scheme.eq_ignore_ascii_case(b"bearer ") {
+        return None;
+    }
+    std::str::from_utf8(token.trim_ascii()).ok().filter(|token| !token.is_empty())
+}
+
+fn token_problem(error: TokenError) -> Problem {
+    Problem::unauthorized(error.code(), error.to_string())
+}

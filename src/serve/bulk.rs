@@ -1,0 +1,263 @@
+//! Bulk finds, from a game's back end: a JSON array or one find a line, each with an outcome of its own.
+
+use super::app::App;
+use super::json;
+use super::openapi::{BulkAnswer, BulkOutcome, ProblemDocument, expiry_reason};
+use super::players::no_store;
+use super::problem::Problem;
+use crate::game::Millis;
+use crate::game::coins::COINS_MAX;
+use crate::game::entry::{Change, Entry};
+use crate::game::ids::{FindId, PlayerId, PlayerName, TreasureId};
+use crate::game::rules::{Decision, NewFind, What};
+use crate::metrics::StoreCommand;
+use crate::mirror::Key;
+use crate::store::{Opening, RecordOutcome};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::Request;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Finds recorded in one step of the store, so that other players' work comes in between.
+const STEP: usize = 500;
+
+/// A find as a back end sends it.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkFind {
+    /// The find's id; needed but for a treasure that can be found once.
+    #[serde(default)]
+    id: Option<String>,
+    /// Who found it.
+    player: String,
+    /// The treasure, or `coins`.
+    #[serde(default)]
+    treasure: Option<String>,
+    /// Coins without a treasure.
+    #[serde(default)]
+    coins: Option<u64>,
+    /// When it was found; now if absent.
+    #[serde(default)]
+    found_at: Option<Millis>,
+}
+
+type Judged = Result<(PlayerName, NewFind), Problem>;
+
+/// One find, judged by its shape alone.
+fn judge(find: BulkFind) -> Judged {
+    let wrong = |pointer: &str, error: crate::game::ids::IdError| Problem::malformed(pointer, error.to_string());
+    let player = PlayerName::new(&find.player).map_err(|error| wrong("/player", error))?;
+    let id = find.id.map(|id| FindId::new(&id).map_err(|error| wrong("/id", error))).transpose()?;
+    let what = match (find.treasure, find.coins) {
+        (Some(treasure), None) => {
+            What::Treasure(TreasureId::new(&treasure).map_err(|error| wrong("/treasure", error))?)
+        }
+        (None, Some(coins)) if coins <= COINS_MAX => What::Coins(coins),
+        (None, Some(_)) => return Err(Problem::new(422, "coins_out_of_range", "coins must be 0 to 2^53 - 1")),
+        _ => return Err(Problem::malformed("", "a find has either a treasure or coins")),
+    };
+    if find.found_at.is_some_and(|time| time > COINS_MAX) {
+        return Err(Problem::malformed("/found_at", "must be milliseconds since the epoch"));
+    }
+    Ok((player, NewFind { what, id, found_at: find.found_at }))
+}
+
+/// Takes a body apart. A malformed array is refused whole, for nobody can say where its finds end; a malformed line or
+/// find is refused alone.
+fn parse(mut bytes: Vec<u8>, finds_max: usize) -> Result<Vec<Judged>, Problem> {
+    let too_many = || Problem::new(413, "too_many_finds", format!("at most {finds_max} finds are taken at once"));
+    let is_array = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
+    let judged: Vec<Judged> = if is_array {
+        let raw: Vec<&serde_json::value::RawValue> = serde_json::from_slice(&bytes)
+            .map_err(|error| Problem::malformed("", format!("the body is not a JSON array: {error}")))?;
+        if raw.len() > finds_max {
+            return Err(too_many());
+        }
+        raw.into_iter().map(|raw| json::parse(&mut raw.get().as_bytes().to_vec()).and_then(judge)).collect()
+    } else {
+        let lines = bytes.split_mut(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        let judged: Vec<Judged> = lines.take(finds_max + 1).map(|line| json::parse(line).and_then(judge)).collect();
+        if judged.len() > finds_max {
+            return Err(too_many());
+        }
+        judged
+    };
+    if judged.is_empty() {
+        return Err(Problem::malformed("", "the body holds no finds"));
+    }
+    Ok(judged)
+}
+
+/// Records up to 10,000 finds, from a JSON array or from NDJSON. Sending the same body again records nothing twice.
+#[utoipa::path(post, path = "/hunts/{hunt}/finds", tag = "manage", operation_id = "record_finds",
+    request_body = Vec<BulkFind>,
+    params(("hunt" = String, Path, description = "The hunt")),
+    responses(
+        (status = 200, description = "An outcome for each", body = BulkAnswer),
+        (status = 403, description = "admin_key_needed", body = ProblemDocument),
+        (status = 404, description = "no_such_hunt", body = ProblemDocument),
+        (status = 410, description = "The hunt is archived", body = ProblemDocument),
+        (status = 413, description = "body_too_large, too_many_finds", body = ProblemDocument),
+        (status = 422, description = "malformed_body: nothing was recorded", body = ProblemDocument),
+        (status = 503, description = "The store; send the body again", body = ProblemDocument),
+    ),
+    security(("admin" = [])))]
+pub async fn record(
+    State(app): State<Arc<App>>,
+    Path(hunt): Path<String>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    app.admin(request.headers())?;
+    let settings = app.settings();
+    let live = app.playable_hunt(&hunt)?;
+    let bytes = json::read(request.into_body(), settings.limits.bulk_bytes_max).await?;
+    let finds_max = settings.limits.bulk_finds_max;
+    let judged = json::off_loop(move || parse(bytes, finds_max)).await??;
+    let mut outcomes = Vec::with_capacity(judged.len());
+    let mut judged = judged.into_iter();
+    loop {
+        let step: Vec<Judged> = judged.by_ref().take(STEP).collect();
+        if step.is_empty() {
+            break;
+        }
+        record_step(&app, &live, step, &mut outcomes).await?;
+    }
+    let count = |status: u16| outcomes.iter().filter(|outcome| outcome.status == status).count();
+    let (recorded, duplicates) = (count(201), count(200));
+    let refused = outcomes.len() - recorded - duplicates;
+    let answer = BulkAnswer { recorded, duplicates, refused, outcomes };
+    // Ten thousand outcomes are a megabyte of JSON.
+    let body = json::off_loop(move || Json(answer).into_response()).await?;
+    Ok(no_store(body))
+}
+
+async fn record_step(
+    app: &App,
+    live: &super::catalogue::LiveHunt,
+    step: Vec<Judged>,
+    outcomes: &mut Vec<BulkOutcome>,
+) -> Result<(), Problem> {
+    let openings: Vec<Opening> = step
+        .iter()
+        .filter_map(|judged| judged.as_ref().ok())
+        .map(|(name, _)| Opening { name: name.clone(), issued_at: None })
+        .collect();
+    let mut opened = app.ask(StoreCommand::OpenPlayers, app.store.open_players(openings)).await?.into_iter();
+    let mut finds: Vec<(PlayerId, NewFind)> = Vec::with_capacity(step.len());
+    // For each of the step: its problem, or that its outcome is the store's next.
+    let mut problems = Vec::with_capacity(step.len());
+    for judged in step {
+        let problem = match judged {
+            Err(problem) => Some(problem),
+            Ok((_, new)) => match opened.next() {
+                Some(Ok(player)) => {
+                    finds.push((player, new));
+                    None
+                }
+                Some(Err(erased)) => Some(erased.into()),
+                None => Some(Problem::new(500, "internal_error", "the store opened too few players")),
+            },
+        };
+        problems.push(problem);
+    }
+    let record = app.store.record(&live.hunt.spec.id, finds);
+    let recorded = app.ask(StoreCommand::Record, record).await?;
+    let mut hot = app.hot();
+    for (player, wallet) in recorded.wallets {
+        hot.mirror.apply(Key { hunt: live.hunt.number, player }, wallet);
+    }
+    drop(hot);
+    let mut decided = recorded.outcomes.into_iter();
+    for problem in problems {
+        let outcome = match problem {
+            Some(problem) => refused(&problem),
+            None => match decided.next() {
+                Some(outcome) => outcome_of(outcome),
+                None => refused(&Problem::new(500, "internal_error", "the store gave no outcome")),
+            },
+        };
+        outcomes.push(outcome);
+    }
+    Ok(())
+}
+
+fn refused(problem: &Problem) -> BulkOutcome {
+    BulkOutcome {
+        status: problem.status.as_u16(),
+        find: None,
+        coins: None,
+        expires_at: None,
+        expired: None,
+        code: Some(problem.code),
+        detail: Some(problem.detail.clone()),
+    }
+}
+
+fn outcome_of(outcome: RecordOutcome) -> BulkOutcome {
+    let (status, find, expired) = match outcome {
+        Ok(Decision::Duplicate(find)) => (200, find, None),
+        Ok(Decision::Recorded(Entry { change: Change::Find(find), .. }, expired)) => {
+            let reason = match expired.map(|entry| entry.change) {
+                Some(Change::Expire(_, reason)) => Some(expiry_reason(reason)),
+                _ => None,
+            };
+            (201, find, reason)
+        }
+        Ok(Decision::Recorded(..)) => return refused(&Problem::new(500, "internal_error", "no find was recorded")),
+        Err(refusal) => return refused(&refusal.into()),
+    };
+    BulkOutcome {
+        status,
+        find: Some(find.id.to_string()),
+        coins: Some(find.coins),
+        expires_at: Some(find.expires_at),
+        expired,
+        code: None,
+        detail: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(body: &str) -> Result<Vec<&'static str>, &'static str> {
+        let judged = parse(body.as_bytes().to_vec(), 3).map_err(|problem| problem.code)?;
+        Ok(judged.into_iter().map(|judged| judged.map_or_else(|problem| problem.code, |_| "ok")).collect())
+    }
+
+    #[test]
+    fn an_array_and_lines_are_the_same() {
+        let find = r#"{"id":"1","player":"p","coins":5}"#;
+        assert_eq!(codes(&format!("[{find},{find}]")), Ok(vec!["ok", "ok"]));
+        assert_eq!(codes(&format!(" \n{find}\r\n\n{find}\n")), Ok(vec!["ok", "ok"]));
+    }
+
+    #[test]
+    fn a_bad_find_is_refused_alone_and_a_bad_array_whole() {
+        let find = r#"{"id":"1","player":"p","coins":5}"#;
+        assert_eq!(codes(&format!("{find}\n{{\"player\"\n{find}")), Ok(vec!["ok", "malformed_body", "ok"]));
+        assert_eq!(codes(&format!("[{find},{{\"player\":\"a b\",\"coins\":1}}]")), Ok(vec!["ok", "malformed_body"]));
+        assert_eq!(codes(&format!("[{find},{{\"player\"]")), Err("malformed_body"));
+        assert_eq!(codes("[]"), Err("malformed_body"));
+        assert_eq!(codes(""), Err("malformed_body"));
+    }
+
+    #[test]
+    fn a_find_has_either_a_treasure_or_coins() {
+        let lines = r#"{"id":"1","player":"p"}
+            {"id":"1","player":"p","coins":1,"treasure":"t"}
+            {"id":"1","player":"p","coins":9007199254740992}"#;
+        assert_eq!(codes(lines), Ok(vec!["malformed_body", "malformed_body", "coins_out_of_range"]));
+    }
+
+    #[test]
+    fn more_finds_than_allowed_are_refused_whole() {
+        let find = r#"{"id":"1","player":"p","coins":5}"#;
+        assert_eq!(codes(&[find; 4].join("\n")), Err("too_many_finds"));
+        assert_eq!(codes(&format!("[{}]", [find; 4].join(","))), Err("too_many_finds"));
+    }
+}

@@ -1,0 +1,387 @@
+//! The poll: what almost every request is.
+//!
+//! [`now`] answers from memory, straight into the connection's output: a player in memory with nothing to collect and
+//! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
+//! answer through [`write_body`].
+
+use super::app::{App, Caller, Hot, strip_bearer};
+use super::catalogue::LiveHunt;
+use super::cursor::{Cursor, since};
+use super::problem::Problem;
+use crate::front::{Answer, Head};
+use crate::game::Millis;
+use crate::game::entry::{Change, Entry, ExpiryReason, Find};
+use crate::game::hunt::HuntState;
+use crate::game::wallet::Wallet;
+use crate::metrics::{Route, StoreCommand};
+use crate::mirror::Key;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest hold (RFC 7240 `Prefer: wait`), in seconds.
+pub const WAIT_S_MAX: u64 = 55;
+
+/// What an answer shows besides the wallet.
+#[derive(Default)]
+struct Shown<'a> {
+    credits: Vec<&'a Find>,
+    expiries: Vec<(&'a Find, ExpiryReason)>,
+    reset: bool,
+    gap: bool,
+    stale: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn take(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+        for entry in entries {
+            match &entry.change {
+                Change::Credit(find) | Change::Reinstate(find) => self.credits.push(find),
+                Change::Expire(find, reason) => self.expiries.push((find, *reason)),
+                Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) => {}
+            }
+        }
+    }
+}
+
+/// What both ways of answering know.
+struct Facts<'a> {
+    hunt: &'a str,
+    player: &'a str,
+    wallet: Wallet,
+    cursor: Cursor,
+    now: Millis,
+    next_poll_ms: u64,
+}
+
+/// Writes the answer's body. Ids and names consist of characters that JSON needs no escape for.
+fn write_body(out: &mut Vec<u8>, facts: &Facts<'_>, shown: &Shown<'_>) {
+    let mut digits = itoa::Buffer::new();
+    let mut number = |out: &mut Vec<u8>, n: u64| out.extend_from_slice(digits.format(n).as_bytes());
+    out.extend_from_slice(b"{\"hunt\":\"");
+    out.extend_from_slice(facts.hunt.as_bytes());
+    out.extend_from_slice(b"\",\"player\":\"");
+    out.extend_from_slice(facts.player.as_bytes());
+    out.extend_from_slice(b"\",\"balance\":");
+    number(out, facts.wallet.balance);
+    out.extend_from_slice(b",\"credited\":");
+    number(out, shown.credits.iter().map(|find| find.coins).sum());
+    out.extend_from_slice(b",\"finds\":[");
+    for (nth, find) in shown.credits.iter().enumerate() {
+        write_find(out, nth, find);
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"],\"expired\":[");
+    for (nth, (find, reason)) in shown.expiries.iter().enumerate() {
+        write_find(out, nth, find);
+        out.extend_from_slice(match reason {
+            ExpiryReason::Window => b",\"reason\":\"window\"}".as_slice(),
+            ExpiryReason::StoreOutage => b",\"reason\":\"store_outage\"}".as_slice(),
+        });
+    }
+    out.extend_from_slice(b"],\"pending\":");
+    number(out, facts.wallet.pending_coins);
+    out.extend_from_slice(b",\"cursor\":\"");
+    facts.cursor.write(out);
+    out.extend_from_slice(b"\",\"server_time\":");
+    number(out, facts.now);
+    out.extend_from_slice(b",\"next_poll_ms\":");
+    number(out, facts.next_poll_ms);
+    for (flag, name) in [(shown.reset, "reset"), (shown.gap, "gap"), (shown.stale, "stale")] {
+        if flag {
+            out.extend_from_slice(b",\"");
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b"\":true");
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_find(out: &mut Vec<u8>, nth: usize, find: &Find) {
+    let mut digits = itoa::Buffer::new();
+    if nth > 0 {
+        out.push(b',');
+    }
+    out.extend_from_slice(b"{\"id\":\"");
+    out.extend_from_slice(find.id.as_str().as_bytes());
+    match &find.treasure {
+        Some(treasure) => {
+            out.extend_from_slice(b"\",\"treasure\":\"");
+            out.extend_from_slice(treasure.as_str().as_bytes());
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"\",\"treasure\":null"),
+    }
+    out.extend_from_slice(b",\"coins\":");
+    out.extend_from_slice(digits.format(find.coins).as_bytes());
+    out.extend_from_slice(b",\"found_at\":");
+    out.extend_from_slice(digits.format(find.found_at).as_bytes());
+}
+
+/// Writes milliseconds with microsecond digits.
+pub fn write_ms(out: &mut Vec<u8>, took: Duration) {
+    let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    let mut digits = itoa::Buffer::new();
+    out.extend_from_slice(digits.format(us / 1_000).as_bytes());
+    let rest = us % 1_000;
+    out.push(b'.');
+    for place in [100, 10, 1] {
+        out.push(b'0' + u8::try_from(rest / place % 10).unwrap_or(0));
+    }
+}
+
+/// Answers a poll from memory, or says that it takes more than that.
+pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
+    let Some(hunt) = head.path().strip_prefix("/treasure/") else { return false };
+    if head.method() != "GET" || head.prefer().is_some() {
+        return false;
+    }
+    let Some(token) = head.authorization().and_then(strip_bearer) else { return false };
+    let Ok(since) = since(head.query()) else { return false };
+    let matched = head.if_none_match().and_then(Cursor::from_if_none_match);
+    let time = app.store.now();
+    let epoch = app.store.epoch();
+    let mut hot = app.hot();
+    let Hot { tokens, mirror, hunts, .. } = &mut *hot;
+    let Some(live) = hunts.get(hunt) else { return false };
+    if live.hunt.operator == Some(HuntState::Archived) {
+        return false;
+    }
+    let Some(entry) = tokens.get(token.as_bytes(), time) else { return false };
+    let Some(player) = entry.slot else { return false };
+    let Some(wallet) = mirror.get(Key { hunt: live.hunt.number, player }) else { return false };
+    let missed = |cursor: Cursor| cursor.epoch != epoch || !(wallet.shown_seq..=wallet.seq).contains(&cursor.seq);
+    if wallet.pending_finds > 0 || since.or(matched).is_some_and(missed) || app.is_stale() {
+        return false;
+    }
+    let player = entry.claims.player.clone();
+    let hunt = live.hunt.spec.id.clone();
+    let next_poll_ms = hot.next_poll_ms(&app.load);
+    drop(hot);
+    let cursor = Cursor { epoch, seq: wallet.seq };
+    let unchanged = matched == Some(cursor);
+    let status = if unchanged { 304 } else { 200 };
+    let took = head.arrived().elapsed();
+    let facts = Facts { hunt: hunt.as_str(), player: player.as_str(), wallet, cursor, now: time, next_poll_ms };
+    answer
+        .status(status)
+        .block(&app.metrics.poll_fields)
+        .field_with("etag", |out| cursor.write_etag(out))
+        .field_with("trove-next-poll-ms", |out| {
+            out.extend_from_slice(itoa::Buffer::new().format(next_poll_ms).as_bytes());
+        })
+        .field_with("server-timing", |out| {
+            out.extend_from_slice(b"app;dur=");
+            write_ms(out, took);
+        });
+    if unchanged {
+        answer.body(b"");
+    } else {
+        answer.body_with(|out| write_body(out, &facts, &Shown::default()));
+    }
+    app.metrics.request(Route::Poll, status, took, Duration::ZERO);
+    true
+}
+
+/// What a poll asks for.
+struct Ask {
+    since: Option<Cursor>,
+    matched: Option<Cursor>,
+    wait: Option<Duration>,
+    /// HEAD never credits.
+    collect: bool,
+}
+
+impl Ask {
+    fn read(request: &Request<Body>) -> Result<Self, Problem> {
+        let headers = request.headers();
+        Ok(Self {
+            since: since(request.uri().query())?,
+            matched: headers.get(header::IF_NONE_MATCH).and_then(|v| Cursor::from_if_none_match(v.as_bytes())),
+            wait: wait(headers),
+            collect: request.method() != Method::HEAD,
+        })
+    }
+
+    fn named(&self) -> Option<Cursor> {
+        self.since.or(self.matched)
+    }
+}
+
+/// `Prefer: wait=SECONDS`, among other preferences; more than the longest hold is the longest hold.
+fn wait(headers: &HeaderMap) -> Option<Duration> {
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = preferences.flat_map(|value| value.split([',', ';']));
+    let seconds = preferences.find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        let is_wait = name.trim().eq_ignore_ascii_case("wait");
+        is_wait.then(|| value.trim().trim_matches('"').parse::<u64>().ok()).flatten()
+    })?;
+    Some(Duration::from_secs(seconds.min(WAIT_S_MAX)))
+}
+
+/// Collects what is pending and answers with the balance.
+#[utoipa::path(get, path = "/treasure/{hunt}", tag = "play", operation_id = "poll",
+    params(
+        ("hunt" = String, Path, description = "The hunt"),
+        ("since" = Option<String>, Query, description = "The last cursor seen: shows what was credited after it"),
+        ("If-None-Match" = Option<String>, Header, description = "The last ETag seen: 304 when there is nothing new"),
+        ("Prefer" = Option<String>, Header, description = "wait=SECONDS, up to 55: held until there is news"),
+    ),
+    responses(
+        (status = 200, description = "The balance and what this poll collected", body = super::openapi::PollAnswer),
+        (status = 304, description = "Nothing new"),
+        (status = 401, description = "No token, or one that opens nothing", body = super::openapi::ProblemDocument),
+        (status = 404, description = "no_such_hunt", body = super::openapi::ProblemDocument),
+        (status = 410, description = "The hunt is archived", body = super::openapi::ProblemDocument),
+        (status = 503, description = "store_unavailable", body = super::openapi::ProblemDocument),
+    ),
+    security(("token" = [])))]
+pub async fn poll(
+    State(app): State<Arc<App>>,
+    Path(hunt): Path<String>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let caller = app.caller(request.headers()).await?;
+    let ask = Ask::read(&request)?;
+    let live = app.playable_hunt(&hunt)?;
+    let key = Key { hunt: live.hunt.number, player: caller.player };
+    let mut wallet = app.wallet(&live, key).await?;
+    let mut deadline = ask.wait.filter(|_| ask.collect).map(|wait| Instant::now() + wait);
+    // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
+    let seen = ask.named().unwrap_or(Cursor { epoch: app.store.epoch(), seq: wallet.seq });
+    loop {
+        let answer = answer(&app, &live, &caller, key, &ask, &mut wallet).await?;
+        let current = Cursor { epoch: app.store.epoch(), seq: wallet.seq };
+        let news = current != seen || answer.collected;
+        let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else { return Ok(answer.response) };
+        if !held(&app, key, wallet.seq, until).await {
+            // Once more, for an answer of now.
+            deadline = None;
+        }
+        wallet = app.wallet(&live, key).await?;
+    }
+}
+
+/// Holds the poll until the wallet changes. Says whether it did.
+async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
+    let receiver = {
+        let mut hot = app.hot();
+        if hot.mirror.get(key).is_some_and(|wallet| wallet.seq != seq) {
+            return true;
+        }
+        hot.mirror.hold(key)
+    };
+    let Some(mut receiver) = receiver else { return false };
+    let woken = tokio::time::timeout_at(deadline.into(), &mut receiver).await;
+    if woken.is_err() {
+        app.hot().mirror.release(key, receiver);
+    }
+    matches!(woken, Ok(Ok(()))) && !app.is_draining()
+}
+
+/// An answer, and whether it shows anything that was collected.
+struct Answered {
+    response: Response,
+    collected: bool,
+}
+
+async fn answer(
+    app: &Arc<App>,
+    live: &Arc<LiveHunt>,
+    caller: &Caller,
+    key: Key,
+    ask: &Ask,
+    wallet: &mut Wallet,
+) -> Result<Answered, Problem> {
+    let settings = app.settings();
+    let shown_before = wallet.shown_seq;
+    let mut credited = None;
+    if ask.collect && wallet.pending_finds > 0 {
+        let wait = Duration::from_millis(settings.poll.credit_wait_ms);
+        // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
+        // goes on, or the next poll tries again.
+        if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
+            *wallet = done.wallet;
+            credited = Some(done);
+        }
+    }
+    let epoch = app.store.epoch();
+    let cursor = Cursor { epoch, seq: wallet.seq };
+    let mut shown = Shown { stale: app.is_stale(), ..Shown::default() };
+    let entries;
+    match ask.named() {
+        Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
+            shown.reset = true;
+            (entries, _) = recent(app, live, key, 0..wallet.seq, settings.poll.recent_max).await?;
+            shown.take(entries.iter());
+        }
+        Some(named) if named.seq < shown_before => {
+            (entries, shown.gap) = recent(app, live, key, named.seq..wallet.seq, settings.poll.recent_max).await?;
+            shown.take(entries.iter());
+        }
+        named => {
+            let after = named.map_or(0, |named| named.seq);
+            let collected = credited.as_ref().map_or(&[][..], |credited| &credited.entries);
+            shown.take(collected.iter().filter(|entry| entry.seq > after));
+        }
+    }
+    let unchanged = ask.matched == Some(cursor) && wallet.pending_finds == 0 && !shown.stale;
+    let next_poll_ms = app.hot().next_poll_ms(&app.load);
+    let facts = Facts {
+        hunt: live.hunt.spec.id.as_str(),
+        player: caller.name.as_str(),
+        wallet: *wallet,
+        cursor,
+        now: app.store.now(),
+        next_poll_ms,
+    };
+    let collected = !shown.credits.is_empty() || !shown.expiries.is_empty() || shown.reset;
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    let mut etag = Vec::with_capacity(32);
+    cursor.write_etag(&mut etag);
+    headers.insert(header::ETAG, HeaderValue::from_maybe_shared(bytes::Bytes::from(etag)).map_err(internal)?);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
+    if shown.stale {
+        headers.insert("trove-stale", HeaderValue::from_static("true"));
+    }
+    if let Some(wait) = ask.wait {
+        headers.insert("preference-applied", HeaderValue::try_from(format!("wait={}", wait.as_secs())).map_err(internal)?);
+    }
+    if unchanged {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut body = Vec::with_capacity(512);
+        write_body(&mut body, &facts, &shown);
+        *response.body_mut() = Body::from(body);
+    }
+    Ok(Answered { response, collected })
+}
+
+fn internal(error: impl std::fmt::Display) -> Problem {
+    Problem::new(500, "internal_error", error.to_string())
+}
+
+/// The entries after `between.start` up to `between.end`, oldest first: the newest `limit` of them, and whether there
+/// are more. What the store has beyond the wallet in memory waits for the poll that knows it too.
+async fn recent(
+    app: &App,
+    live: &LiveHunt,
+    key: Key,
+    between: std::ops::Range<u64>,
+    limit: usize,
+) -> Result<(Vec<Entry>, bool), Problem> {
+    let read = app.store.history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
+    let mut entries = app.ask(StoreCommand::History, read).await?;
+    entries.retain(|entry| entry.seq > between.start);
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    entries.reverse();
+    Ok((entries, more))
+}
