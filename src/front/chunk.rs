@@ -181,7 +181,18 @@ fn hex(byte: u8) -> Option<u64> {
 
 /// Whether a byte may stand in a method or a field's name (RFC 9110, `tchar`).
 pub(super) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    static TOKEN: [bool; 256] = {
+        let mut table = [false; 256];
+        let allowed =
+            b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        let mut i = 0;
+        while i < allowed.len() {
+            table[allowed[i] as usize] = true;
+            i += 1;
+        }
+        table
+    };
+    TOKEN[usize::from(byte)]
 }
 
 #[cfg(test)]

@@ -23,10 +23,10 @@ where
         if let Some(flow) = self.write_all(cx, s) {
             return Sent::Stopped(flow);
         }
-        if self.unsent.capacity() > 0 {
-            self.unsent = Vec::new();
+        if let Some(kept) = &mut self.kept {
+            kept.unsent = Vec::new();
+            kept.sent = 0;
         }
-        self.sent = 0;
         s.out.clear();
         if let Some(exchange) = &mut self.exchange {
             if std::mem::take(&mut exchange.piece_is_chunk) {
@@ -43,11 +43,21 @@ where
         Sent::All
     }
 
+    /// What earlier turns could not write.
+    pub(super) fn unsent(&self) -> &[u8] {
+        self.kept
+            .as_ref()
+            .map_or(&[], |kept| &kept.unsent[kept.sent..])
+    }
+
     /// Keeps what was not written; `at` bytes of the output were.
     fn keep(&mut self, s: &mut Scratch, at: usize) {
-        self.unsent.drain(..self.sent);
-        self.sent = 0;
-        self.unsent.extend_from_slice(&s.out[at..]);
+        if at < s.out.len() || self.kept.is_some() {
+            let kept = self.kept.get_or_insert_default();
+            kept.unsent.drain(..kept.sent);
+            kept.sent = 0;
+            kept.unsent.extend_from_slice(&s.out[at..]);
+        }
         s.out.clear();
     }
 
@@ -56,12 +66,12 @@ where
         // Bytes of the output that are written.
         let mut at = 0;
         loop {
-            let from_unsent = self.sent < self.unsent.len();
-            let before = if from_unsent {
-                &self.unsent[self.sent..]
-            } else {
-                &s.out[at..]
-            };
+            let unsent = self
+                .kept
+                .as_ref()
+                .map_or(&[][..], |kept| &kept.unsent[kept.sent..]);
+            let from_unsent = !unsent.is_empty();
+            let before = if from_unsent { unsent } else { &s.out[at..] };
             // The piece follows all that was written before it.
             let piece_is_next = !from_unsent || s.out.len() == at;
             let piece = match &self.exchange {
@@ -99,10 +109,9 @@ where
                     self.timer = Timer::None;
                     self.unflushed = true;
                     let of_before = written.min(of_before);
-                    if from_unsent {
-                        self.sent += of_before;
-                    } else {
-                        at += of_before;
+                    match &mut self.kept {
+                        Some(kept) if from_unsent => kept.sent += of_before,
+                        _ => at += of_before,
                     }
                     if written > of_before {
                         if let Some(exchange) = &mut self.exchange {
