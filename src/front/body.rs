@@ -80,6 +80,11 @@ impl Pipe {
         inner.wanted && inner.slot.is_none() && inner.end.is_none() && !inner.reader_gone
     }
 
+    /// Whether the backend has dropped the body.
+    pub(super) fn reader_is_gone(&self) -> bool {
+        lock(&self.0).reader_gone
+    }
+
     /// Whether the slot is free for [`Pipe::give`].
     pub(super) fn has_room(&self) -> bool {
         let inner = lock(&self.0);

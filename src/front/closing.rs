@@ -40,7 +40,7 @@ where
     /// Throws away what arrives until the client has closed its half too.
     pub(super) fn lingering(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
         loop {
-            match self.read(cx, s) {
+            match self.read(cx, s, usize::MAX) {
                 Poll::Pending => {
                     self.arm(Timer::Linger);
                     return Flow::Wait;

@@ -202,6 +202,11 @@ where
         let this = self.get_mut();
         let mut scratch = Scratch::take(this.front.unix_s.load(Relaxed));
         let flow = this.turn(cx, &mut scratch);
+        debug_assert!(
+            flow == Flow::End || scratch.out.is_empty(),
+            "a turn of {:?} left its output behind",
+            this.stage
+        );
         this.keep_input(&scratch);
         scratch.give_back();
         match flow {
@@ -337,13 +342,16 @@ where
         self.stage = Stage::Closing;
     }
 
-    /// Reads into the loop's buffer. `Ready(Ok(0))` is the client's end.
+    /// Reads into the loop's buffer, `max` bytes at most. `Ready(Ok(0))` is the client's end.
     pub(super) fn read(
         &mut self,
         cx: &mut Context<'_>,
         s: &mut Scratch,
+        max: usize,
     ) -> Poll<io::Result<usize>> {
-        let mut buffer = ReadBuf::new(s.room());
+        let room = s.room();
+        let max = max.min(room.len());
+        let mut buffer = ReadBuf::new(&mut room[..max]);
         match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -393,7 +401,7 @@ where
                 return Flow::End;
             }
             let known = s.pending();
-            match self.read(cx, s) {
+            match self.read(cx, s, usize::MAX) {
                 Poll::Ready(Ok(0)) => return Flow::End,
                 Poll::Ready(Err(_)) => return Flow::End,
                 Poll::Ready(Ok(_)) => {
@@ -523,40 +531,22 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Body, ServiceBackend};
+    use super::super::Body;
     use super::*;
 
-    type Nothing = tower_service_test::Nothing;
+    struct Nothing;
 
-    mod tower_service_test {
-        use super::Body;
-        use std::convert::Infallible;
-        use std::future::{Ready, ready};
-        use std::task::{Context, Poll};
+    impl Backend for Nothing {
+        type Body = Body;
+        type Future = std::future::Ready<http::Response<Body>>;
 
-        #[derive(Clone)]
-        pub(super) struct Nothing;
-
-        impl tower_service::Service<http::Request<Body>> for Nothing {
-            type Response = http::Response<Body>;
-            type Error = Infallible;
-            type Future = Ready<Result<Self::Response, Infallible>>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, _: http::Request<Body>) -> Self::Future {
-                ready(Ok(http::Response::new(Body::empty())))
-            }
+        fn call(&self, _: http::Request<Body>) -> Self::Future {
+            std::future::ready(http::Response::new(Body::empty()))
         }
     }
 
     #[test]
     fn a_connection_fits_a_task_of_256_bytes() {
-        assert_eq!(
-            size_of::<Connection<tokio::net::TcpStream, ServiceBackend<Nothing>>>(),
-            144
-        );
+        assert_eq!(size_of::<Connection<tokio::net::TcpStream, Nothing>>(), 144);
     }
 }

@@ -185,9 +185,14 @@ impl<B: Backend> Exchange<B> {
             Intake::Done => false,
             // Whether the client sends the body after all cannot be known.
             _ if self.owes_continue => true,
-            Intake::Length(left) => *left > u64::from(discard_max),
+            // Who still holds the body may yet read it to its end.
+            Intake::Length(left) => *left > u64::from(discard_max) && self.reader_is_gone(),
             Intake::Chunked(_) => false,
         }
+    }
+
+    fn reader_is_gone(&self) -> bool {
+        self.pipe.as_ref().is_none_or(|pipe| pipe.reader_is_gone())
     }
 
     /// Polls the backend, and writes what it gives.
@@ -407,7 +412,7 @@ where
             match if self.eof {
                 Poll::Ready(Ok(0))
             } else {
-                self.read(cx, s)
+                self.read(cx, s, usize::MAX)
             } {
                 Poll::Pending => {
                     self.arm(Timer::Body);
@@ -441,8 +446,9 @@ where
             .exchange
             .as_ref()
             .is_some_and(|exchange| matches!(exchange.intake, Intake::Done));
-        while reads && !self.eof && s.pending() < self.front.limits.pipelined_bytes_max as usize {
-            match self.read(cx, s) {
+        let max = self.front.limits.pipelined_bytes_max as usize;
+        while reads && !self.eof && s.pending() < max {
+            match self.read(cx, s, max - s.pending()) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Flow::End,
@@ -531,7 +537,7 @@ where
                     return flow;
                 }
             }
-            match self.read(cx, s) {
+            match self.read(cx, s, usize::MAX) {
                 Poll::Pending => {
                     self.arm(Timer::Body);
                     return Flow::Wait;
