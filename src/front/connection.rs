@@ -1,0 +1,552 @@
+//! One connection: what it does with its turn.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use memchr::memchr;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::answer::{Answer, Persistence, Shape, push_refusal};
+use super::exchange::Exchange;
+use super::head::{Framing, Head, Origin, field_slots};
+use super::refusal::Refusal;
+use super::scratch::Scratch;
+use super::{Backend, Front, count};
+
+/// What a connection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Waits for a request's head, or for the rest of it.
+    Reading,
+    /// The backend has a request.
+    Exchanging,
+    /// The answer is complete; the request's body is not, and nobody wants it.
+    Discarding,
+    /// Sends the last answer, then closes its half.
+    Closing,
+    /// Waits for the client to close its half.
+    Lingering,
+    /// Sends what there is of an answer that broke, then cuts.
+    Cutting,
+}
+
+/// What the seat's deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    None,
+    Silent,
+    Idle,
+    Header,
+    Body,
+    Answer,
+    Write,
+    Linger,
+}
+
+/// What follows a step of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// Another step, perhaps of another stage.
+    Go,
+    /// The socket, the backend or a timer will wake the connection.
+    Wait,
+    /// It could go on, but others shall have their turn.
+    Yield,
+    /// It is over.
+    End,
+}
+
+/// The result of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    All,
+    Stopped(Flow),
+}
+
+/// Bytes that a connection keeps from one turn to the next.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Read and not consumed.
+    pub(super) carry: Vec<u8>,
+    /// What the socket would not take, from `sent` on. Nothing more is produced before it has gone.
+    pub(super) unsent: Vec<u8>,
+    pub(super) sent: usize,
+}
+
+/// One client's connection, as a future that ends when it is closed. Holds a seat of its front until dropped.
+///
+/// `IO` is a `TcpStream`, or anything else with two directions, such as a TLS stream.
+pub struct Connection<IO, B: Backend> {
+    pub(super) io: IO,
+    pub(super) front: Arc<Front<B>>,
+    pub(super) exchange: Option<Box<Exchange<B>>>,
+    waker: Option<Waker>,
+    /// Apart, because nearly always there is nothing: a connection of 144 bytes makes a task of 256, one of 145 a task
+    /// of 384.
+    pub(super) kept: Option<Box<Kept>>,
+    arrived: Instant,
+    peer: SocketAddr,
+    seat: u32,
+    /// Bytes that may still be thrown away.
+    pub(super) spare: u32,
+    pub(super) stage: Stage,
+    pub(super) timer: Timer,
+    /// The client has closed its half.
+    pub(super) eof: bool,
+    /// The client said that it sends no more requests.
+    pub(super) client_is_done: bool,
+    /// The input is known to be an incomplete head.
+    incomplete: bool,
+    /// No byte has arrived yet.
+    fresh: bool,
+    /// The idle time is over; one last look at the socket.
+    expired: bool,
+    /// The stream took bytes that it may still hold.
+    pub(super) unflushed: bool,
+    refused: bool,
+}
+
+impl<IO, B: Backend> Connection<IO, B> {
+    /// A connection of `front` that serves `io`, or `io` back when the front is full.
+    ///
+    /// # Errors
+    /// Every seat is taken. [`Connection::turn_away`] tells the client.
+    pub fn admit(front: &Arc<Front<B>>, io: IO, peer: SocketAddr) -> Result<Self, IO> {
+        let max = front.limits.connections_max + front.refusing.load(Relaxed);
+        let Some(seat) = front.seats.take(max) else {
+            return Err(io);
+        };
+        count(&front.counters.accepted);
+        Ok(Self::seated(front, io, peer, seat))
+    }
+
+    /// A connection that only answers 503 and lingers. `None` when too many do: `io` is dropped.
+    pub fn turn_away(front: &Arc<Front<B>>, io: IO, peer: SocketAddr) -> Option<Self> {
+        let refusing = front.refusing.load(Relaxed);
+        let seat = if refusing < front.limits.refusals_max {
+            front.seats.take(u32::MAX)
+        } else {
+            None
+        };
+        let Some(seat) = seat else {
+            count(&front.counters.dropped_connections);
+            return None;
+        };
+        front.refusing.store(refusing + 1, Relaxed);
+        count(&front.counters.refused_connections);
+        let mut connection = Self::seated(front, io, peer, seat);
+        connection.refused = true;
+        connection.stage = Stage::Closing;
+        let kept = connection.kept.get_or_insert_default();
+        push_refusal(
+            &mut kept.unsent,
+            Refusal::TooManyConnections,
+            false,
+            b"",
+            front.retry_after_s(),
+        );
+        Some(connection)
+    }
+
+    fn seated(front: &Arc<Front<B>>, io: IO, peer: SocketAddr, seat: u32) -> Self {
+        Connection {
+            io,
+            front: front.clone(),
+            exchange: None,
+            waker: None,
+            kept: None,
+            arrived: front.started,
+            peer,
+            seat,
+            spare: 0,
+            stage: Stage::Reading,
+            timer: Timer::None,
+            eof: false,
+            client_is_done: false,
+            incomplete: false,
+            fresh: true,
+            expired: false,
+            unflushed: false,
+            refused: false,
+        }
+    }
+}
+
+impl<IO, B: Backend> Drop for Connection<IO, B> {
+    fn drop(&mut self) {
+        if self.refused {
+            self.front.refusing.fetch_sub(1, Relaxed);
+        }
+        self.front.seats.give_back(self.seat);
+        if self.front.is_draining() && self.front.seats.open() == 0 {
+            self.front.emptied.notify_one();
+        }
+    }
+}
+
+impl<IO, B> Future for Connection<IO, B>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    B: Backend,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let mut scratch = Scratch::take(this.front.unix_s.load(Relaxed));
+        let flow = this.turn(cx, &mut scratch);
+        debug_assert!(
+            flow == Flow::End || scratch.out.is_empty(),
+            "a turn of {:?} left its output behind",
+            this.stage
+        );
+        this.keep_input(&scratch);
+        scratch.give_back();
+        match flow {
+            Flow::End => Poll::Ready(()),
+            Flow::Yield => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Flow::Go | Flow::Wait => Poll::Pending,
+        }
+    }
+}
+
+impl<IO, B> Connection<IO, B>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+    B: Backend,
+{
+    /// Ends a turn: what is left of the input is kept, and memory that nothing needs is given back.
+    fn keep_input(&mut self, s: &Scratch) {
+        if s.pending() > 0 {
+            s.stow(&mut self.kept.get_or_insert_default().carry);
+        } else if self.kept.is_some() {
+            if self.unsent().is_empty() {
+                self.kept = None;
+            } else if let Some(kept) = &mut self.kept {
+                kept.carry = Vec::new();
+            }
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+        if self
+            .waker
+            .as_ref()
+            .is_none_or(|known| !known.will_wake(cx.waker()))
+        {
+            self.waker = Some(cx.waker().clone());
+            self.front.seats.set_waker(self.seat, cx.waker());
+        }
+        if self.front.has_ended() {
+            return Flow::End;
+        }
+        if let Some(kept) = &mut self.kept {
+            s.load(&mut kept.carry);
+        }
+        if self.front.seats.take_fired(self.seat) && self.on_timer(s) == Flow::End {
+            return Flow::End;
+        }
+        if self.unflushed || !self.unsent().is_empty() {
+            if let Sent::Stopped(flow) = self.send(cx, s) {
+                return flow;
+            }
+        }
+        loop {
+            let flow = match self.stage {
+                Stage::Reading => self.reading(cx, s),
+                Stage::Exchanging => self.exchanging(cx, s),
+                Stage::Discarding => self.discarding(cx, s),
+                Stage::Closing => self.closing(cx, s),
+                Stage::Lingering => self.lingering(cx, s),
+                Stage::Cutting => match self.send(cx, s) {
+                    Sent::All => Flow::End,
+                    Sent::Stopped(flow) => flow,
+                },
+            };
+            if flow != Flow::Go {
+                return flow;
+            }
+        }
+    }
+
+    /// Sets the seat's deadline unless it already is for this. Progress resets `self.timer` to `None` to start it anew.
+    pub(super) fn arm(&mut self, timer: Timer) {
+        if self.timer == timer {
+            return;
+        }
+        self.timer = timer;
+        let limits = &self.front.limits;
+        let ms = match timer {
+            Timer::None => return self.front.seats.disarm(self.seat),
+            // A connection that came just before the drain gets a moment to say what it came for.
+            Timer::Silent if self.front.is_draining() => limits.linger_timeout_ms,
+            Timer::Silent => limits.silent_timeout_ms,
+            Timer::Idle => limits.idle_timeout_ms,
+            Timer::Header => limits.header_timeout_ms,
+            Timer::Body => limits.body_timeout_ms,
+            Timer::Answer => limits.answer_timeout_ms,
+            Timer::Write => limits.write_timeout_ms,
+            Timer::Linger => limits.linger_timeout_ms,
+        };
+        self.front.seats.arm(self.seat, ms);
+    }
+
+    fn on_timer(&mut self, s: &mut Scratch) -> Flow {
+        let timer = std::mem::replace(&mut self.timer, Timer::None);
+        match timer {
+            Timer::None => return Flow::Go,
+            Timer::Silent | Timer::Idle => {
+                self.expired = true;
+                return Flow::Go;
+            }
+            Timer::Linger => return Flow::End,
+            Timer::Write => {
+                count(&self.front.counters.timeouts);
+                return Flow::End;
+            }
+            Timer::Header => self.refuse(s, Refusal::HeaderTimeout),
+            Timer::Body if self.stage == Stage::Discarding => self.stage = Stage::Closing,
+            Timer::Body => self.fail_exchange(s, Refusal::BodyTimeout),
+            Timer::Answer => self.fail_exchange(s, Refusal::AnswerTimeout),
+        }
+        count(&self.front.counters.timeouts);
+        Flow::Go
+    }
+
+    /// Answers with a refusal, behind the answers that are ready, and closes.
+    pub(super) fn refuse(&mut self, s: &mut Scratch, refusal: Refusal) {
+        let head_only = self
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.head_only);
+        self.exchange = None;
+        count(&self.front.counters.refused_requests);
+        push_refusal(
+            &mut s.out,
+            refusal,
+            head_only,
+            &s.date,
+            self.front.retry_after_s(),
+        );
+        self.client_is_done = false;
+        self.stage = Stage::Closing;
+    }
+
+    /// Reads into the loop's buffer, `max` bytes at most. `Ready(Ok(0))` is the client's end.
+    pub(super) fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        s: &mut Scratch,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let room = s.room();
+        let max = max.min(room.len());
+        let mut buffer = ReadBuf::new(&mut room[..max]);
+        match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) => {
+                let read = buffer.filled().len();
+                s.end += read;
+                s.taken += read;
+                if read == 0 {
+                    self.eof = true;
+                } else {
+                    self.fresh = false;
+                    self.expired = false;
+                    self.arrived = Instant::now();
+                }
+                Poll::Ready(Ok(read))
+            }
+        }
+    }
+
+    /// After each answer: lets the others have their turn, or the socket what is collected, when it is time.
+    pub(super) fn after_answer(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+        self.timer = Timer::None;
+        s.requests += 1;
+        let yields = s.requests >= self.front.limits.requests_per_turn;
+        if yields || s.out.len() >= self.front.limits.output_bytes_max as usize {
+            if let Sent::Stopped(flow) = self.send(cx, s) {
+                return flow;
+            }
+        }
+        if yields { Flow::Yield } else { Flow::Go }
+    }
+
+    fn reading(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+        loop {
+            while s.pending() > 0 && !self.incomplete {
+                let flow = self.next_request(cx, s);
+                if flow != Flow::Go || self.stage != Stage::Reading {
+                    return flow;
+                }
+            }
+            if !s.out.is_empty() {
+                if let Sent::Stopped(flow) = self.send(cx, s) {
+                    return flow;
+                }
+            }
+            if self.eof {
+                return Flow::End;
+            }
+            let known = s.pending();
+            match self.read(cx, s, usize::MAX) {
+                Poll::Ready(Ok(0)) => return Flow::End,
+                Poll::Ready(Err(_)) => return Flow::End,
+                Poll::Ready(Ok(_)) => {
+                    // A head that trickles in is not parsed anew for every byte: only when a line has ended, or when it
+                    // may have become too long.
+                    let fresh = &s.input[s.start + known..s.end];
+                    if known == 0
+                        || memchr(b'\n', fresh).is_some()
+                        || s.pending() > self.front.limits.target_bytes_max as usize
+                    {
+                        self.incomplete = false;
+                    }
+                }
+                Poll::Pending => {
+                    if self.expired || (self.front.is_draining() && s.pending() == 0 && !self.fresh)
+                    {
+                        self.stage = Stage::Closing;
+                        return Flow::Go;
+                    }
+                    self.arm(match (s.pending() > 0, self.fresh) {
+                        (true, _) => Timer::Header,
+                        (_, true) => Timer::Silent,
+                        _ => Timer::Idle,
+                    });
+                    return Flow::Wait;
+                }
+            }
+        }
+    }
+
+    /// Takes the next head from the input, and answers it or begins an exchange.
+    fn next_request(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+        let Scratch {
+            input,
+            start,
+            end,
+            out,
+            date,
+            ..
+        } = &mut *s;
+        let unread = &input[*start..*end];
+        let origin = Origin {
+            peer: self.peer,
+            arrived: self.arrived,
+        };
+        let mut slots = field_slots();
+        let head = match Head::parse(unread, &mut slots, &self.front.limits, origin) {
+            Ok(Some(head)) => head,
+            Ok(None) => {
+                self.incomplete = true;
+                return Flow::Go;
+            }
+            Err(refusal) => {
+                self.refuse(s, refusal);
+                return Flow::Go;
+            }
+        };
+        let shape = Shape {
+            persistence: match (
+                head.keep_alive() && !self.front.is_closing(),
+                head.minor_version(),
+            ) {
+                (false, _) => Persistence::Close,
+                (true, 0) => Persistence::KeepAlive,
+                (true, _) => Persistence::Implied,
+            },
+            head_only: head.method() == "HEAD",
+            date,
+        };
+        self.client_is_done = !head.keep_alive();
+        let bytes = head.bytes();
+        if head.framing() == Framing::Empty {
+            let before = out.len();
+            let mut answer = Answer::new(out, shape);
+            // Safe to go on after a panic: all it can have left half done is the output, which is cut back.
+            let answered = catch_unwind(AssertUnwindSafe(|| {
+                self.front.backend.answer_now(&head, &mut answer)
+            }));
+            match answered {
+                Ok(true) => match answer.finish() {
+                    Ok(()) => {
+                        let closes = shape.persistence == Persistence::Close;
+                        s.consume(bytes);
+                        if closes {
+                            self.stage = Stage::Closing;
+                            return Flow::Go;
+                        }
+                        return self.after_answer(cx, s);
+                    }
+                    Err(refusal) => {
+                        self.refuse(s, refusal);
+                        return Flow::Go;
+                    }
+                },
+                Ok(false) => out.truncate(before),
+                Err(_) => {
+                    out.truncate(before);
+                    count(&self.front.counters.panics);
+                    self.refuse(s, Refusal::Internal);
+                    return Flow::Go;
+                }
+            }
+        }
+        self.timer = Timer::None;
+        match Exchange::begin(&self.front, &head, &unread[..bytes], shape, cx.waker()) {
+            Ok((mut exchange, request)) => {
+                s.consume(bytes);
+                self.stage = Stage::Exchanging;
+                if let Err(refusal) = exchange.take_in(s, cx.waker()) {
+                    self.exchange = Some(exchange);
+                    self.refuse(s, refusal);
+                    return Flow::Go;
+                }
+                if exchange.call(&self.front, request).is_err() {
+                    count(&self.front.counters.panics);
+                    self.exchange = Some(exchange);
+                    self.refuse(s, Refusal::Internal);
+                    return Flow::Go;
+                }
+                self.exchange = Some(exchange);
+            }
+            Err(refusal) => self.refuse(s, refusal),
+        }
+        Flow::Go
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Body;
+    use super::*;
+
+    struct Nothing;
+
+    impl Backend for Nothing {
+        type Body = Body;
+        type Future = std::future::Ready<http::Response<Body>>;
+
+        fn call(&self, _: http::Request<Body>) -> Self::Future {
+            std::future::ready(http::Response::new(Body::empty()))
+        }
+    }
+
+    #[test]
+    fn a_connection_fits_a_task_of_256_bytes() {
+        assert_eq!(size_of::<Connection<tokio::net::TcpStream, Nothing>>(), 144);
+    }
+}

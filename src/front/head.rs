@@ -1,0 +1,544 @@
+//! A request's head: parsed by `httparse`, then held to what it is lenient about.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use memchr::memchr;
+
+use super::chunk::is_token;
+use super::limits::{FIELDS_CAPACITY, Limits};
+use super::refusal::Refusal;
+
+/// Where a request came from and when; what [`Head::parse`] cannot read from the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// When the last byte of the request's head was read.
+    pub arrived: Instant,
+}
+
+/// How the end of a request's body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// There is no body.
+    Empty,
+    /// `Content-Length`, above 0.
+    Length(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked,
+}
+
+/// Room for the fields of a head, on the caller's stack: [`Head::parse`] borrows it.
+pub type FieldSlots<'h> = [MaybeUninit<httparse::Header<'h>>; FIELDS_CAPACITY];
+
+/// Empty [`FieldSlots`]; costs nothing.
+#[must_use]
+pub const fn field_slots<'h>() -> FieldSlots<'h> {
+    [const { MaybeUninit::uninit() }; FIELDS_CAPACITY]
+}
+
+const ABSENT: u8 = u8::MAX;
+
+/// Positions of the fields that the product asks for on its fastest path, found in the one pass over all fields.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    host: u8,
+    authorization: u8,
+    if_none_match: u8,
+    prefer: u8,
+    traceparent: u8,
+}
+
+/// The head of one request, borrowed from the read buffer.
+///
+/// What exists as a `Head` is unambiguous: it has one host, one framing, CRLF line ends, and a target of the characters
+/// that a target may have.
+#[derive(Debug)]
+pub struct Head<'h> {
+    method: &'h str,
+    target: &'h str,
+    path: &'h str,
+    query: Option<&'h str>,
+    fields: &'h [httparse::Header<'h>],
+    known: Known,
+    framing: Framing,
+    origin: Origin,
+    bytes: usize,
+    minor: u8,
+    keep_alive: bool,
+    expects_continue: bool,
+}
+
+impl<'h> Head<'h> {
+    /// Reads one head from the start of `input`; `Ok(None)` when it is not complete yet.
+    ///
+    /// # Errors
+    /// What the request is refused with. The connection cannot be read any further then.
+    pub fn parse(
+        input: &'h [u8],
+        slots: &'h mut FieldSlots<'h>,
+        limits: &Limits,
+        origin: Origin,
+    ) -> Result<Option<Head<'h>>, Refusal> {
+        let fields_max = (limits.fields_max as usize).min(FIELDS_CAPACITY);
+        let mut request = httparse::Request::new(&mut []);
+        let parsed = request.parse_with_uninit_headers(input, &mut slots[..fields_max]);
+        let bytes = match parsed {
+            Ok(httparse::Status::Complete(bytes)) => bytes,
+            Ok(httparse::Status::Partial) => return too_long(input, limits).map_or(Ok(None), Err),
+            Err(error) => return Err(refuse(error, input)),
+        };
+        let httparse::Request {
+            method: Some(method),
+            path: Some(target),
+            version: Some(minor),
+            headers: fields,
+        } = request
+        else {
+            return Err(Refusal::BadRequestLine);
+        };
+        if target.len() > limits.target_bytes_max as usize {
+            return Err(Refusal::TargetTooLong);
+        }
+        if bytes > limits.head_bytes_max as usize {
+            return Err(Refusal::HeadTooLarge);
+        }
+        if !lines_end_in_crlf(&input[..bytes]) {
+            return Err(Refusal::BareLineBreak);
+        }
+        if method == "CONNECT" || method.len() > limits.method_bytes_max as usize {
+            return Err(Refusal::UnknownMethod);
+        }
+        let mut seen = Seen::default();
+        let mut known = Known {
+            host: ABSENT,
+            authorization: ABSENT,
+            if_none_match: ABSENT,
+            prefer: ABSENT,
+            traceparent: ABSENT,
+        };
+        for (index, field) in (0u8..).zip(fields.iter()) {
+            // The length sorts out nearly every field without a comparison.
+            match field.name.len() {
+                4 if is(field, "host") => {
+                    seen.hosts = seen.hosts.saturating_add(1);
+                    known.host = index;
+                }
+                6 if is(field, "prefer") => first(&mut known.prefer, index),
+                6 if is(field, "expect") => seen.expect(field.value)?,
+                10 if is(field, "connection") => seen.connection(field.value)?,
+                11 if is(field, "traceparent") => first(&mut known.traceparent, index),
+                13 if is(field, "authorization") => first(&mut known.authorization, index),
+                13 if is(field, "if-none-match") => first(&mut known.if_none_match, index),
+                14 if is(field, "content-length") => seen.content_length(field.value)?,
+                17 if is(field, "transfer-encoding") => seen.transfer_encoding(field.value)?,
+                _ => {}
+            }
+        }
+        let framing = seen.framing(minor)?;
+        let host = match (seen.hosts, minor) {
+            (1, _) => Some(fields[usize::from(known.host)].value),
+            (0, 0) => None,
+            _ => return Err(Refusal::BadHost),
+        };
+        if !host.is_none_or(is_host) {
+            return Err(Refusal::BadHost);
+        }
+        let (path, query) = split_target(method, target, host)?;
+        Ok(Some(Head {
+            method,
+            target,
+            path,
+            query,
+            fields,
+            known,
+            framing,
+            origin,
+            bytes,
+            minor,
+            keep_alive: if minor == 0 {
+                seen.keep_alive && !seen.close
+            } else {
+                !seen.close
+            },
+            expects_continue: seen.expects_continue && minor == 1 && framing != Framing::Empty,
+        }))
+    }
+
+    /// The method, as sent (methods are case-sensitive).
+    #[must_use]
+    pub fn method(&self) -> &'h str {
+        self.method
+    }
+
+    /// The target as sent, at times absolute (`http://host/path?query`).
+    #[must_use]
+    pub fn target(&self) -> &'h str {
+        self.target
+    }
+
+    /// The target's path, starting with `/`, not decoded; `*` for `OPTIONS *`.
+    #[must_use]
+    pub fn path(&self) -> &'h str {
+        self.path
+    }
+
+    /// What follows the path's `?`.
+    #[must_use]
+    pub fn query(&self) -> Option<&'h str> {
+        self.query
+    }
+
+    /// 0 or 1, for HTTP/1.0 and HTTP/1.1.
+    #[must_use]
+    pub fn minor_version(&self) -> u8 {
+        self.minor
+    }
+
+    /// All fields in the order sent.
+    pub fn fields(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
+        self.fields.iter().map(|field| (field.name, field.value))
+    }
+
+    /// The value of the first field of this name, in whatever case. Walks all fields: the named accessors do not.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&'h [u8]> {
+        self.fields
+            .iter()
+            .find(|field| is(field, name))
+            .map(|field| field.value)
+    }
+
+    /// `Host`.
+    #[must_use]
+    pub fn host(&self) -> Option<&'h [u8]> {
+        self.at(self.known.host)
+    }
+
+    /// `Authorization`, the first if there are several.
+    #[must_use]
+    pub fn authorization(&self) -> Option<&'h [u8]> {
+        self.at(self.known.authorization)
+    }
+
+    /// `If-None-Match`, the first if there are several.
+    #[must_use]
+    pub fn if_none_match(&self) -> Option<&'h [u8]> {
+        self.at(self.known.if_none_match)
+    }
+
+    /// `Prefer`, the first if there are several.
+    #[must_use]
+    pub fn prefer(&self) -> Option<&'h [u8]> {
+        self.at(self.known.prefer)
+    }
+
+    /// `traceparent`, the first if there are several.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&'h [u8]> {
+        self.at(self.known.traceparent)
+    }
+
+    /// How the end of the body is known.
+    #[must_use]
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// The other end of the connection.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.origin.peer
+    }
+
+    /// When the last byte of the head was read.
+    #[must_use]
+    pub fn arrived(&self) -> Instant {
+        self.origin.arrived
+    }
+
+    /// Where the request came from and when.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Bytes that the head took of the input.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the client lets the connection live past this request.
+    #[must_use]
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    #[must_use]
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue
+    }
+
+    fn at(&self, index: u8) -> Option<&'h [u8]> {
+        self.fields.get(usize::from(index)).map(|field| field.value)
+    }
+}
+
+fn is(field: &httparse::Header<'_>, name: &str) -> bool {
+    field.name.eq_ignore_ascii_case(name)
+}
+
+fn first(slot: &mut u8, index: u8) {
+    if *slot == ABSENT {
+        *slot = index;
+    }
+}
+
+/// What the fields said about framing and the connection.
+#[derive(Default)]
+struct Seen {
+    hosts: u8,
+    length: Option<u64>,
+    coding: Option<Coding>,
+    close: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    Chunked,
+    Misused,
+    Unknown,
+}
+
+impl Seen {
+    fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        // `str::parse` would take a sign. Twice the same is refused as well: no honest client sends it.
+        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let number = std::str::from_utf8(value)
+            .ok()
+            .filter(|_| digits)
+            .and_then(|text| text.parse().ok());
+        match (number, self.length) {
+            (Some(number), None) => self.length = Some(number),
+            _ => return Err(Refusal::BadContentLength),
+        }
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if self.coding.is_some() {
+            return Err(Refusal::BadTransferEncoding);
+        }
+        let names_chunked = value
+            .windows(7)
+            .any(|window| window.eq_ignore_ascii_case(b"chunked"));
+        self.coding = Some(if value.eq_ignore_ascii_case(b"chunked") {
+            Coding::Chunked
+        } else if names_chunked || value.is_empty() {
+            Coding::Misused
+        } else {
+            Coding::Unknown
+        });
+        Ok(())
+    }
+
+    fn framing(&self, minor: u8) -> Result<Framing, Refusal> {
+        match (self.coding, self.length) {
+            (Some(_), Some(_)) => Err(Refusal::LengthAndCoding),
+            (Some(_), None) if minor == 0 => Err(Refusal::BadTransferEncoding),
+            (Some(Coding::Chunked), None) => Ok(Framing::Chunked),
+            (Some(Coding::Misused), None) => Err(Refusal::BadTransferEncoding),
+            (Some(Coding::Unknown), None) => Err(Refusal::UnknownTransferCoding),
+            (None, None | Some(0)) => Ok(Framing::Empty),
+            (None, Some(length)) => Ok(Framing::Length(length)),
+        }
+    }
+
+    fn connection(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        for option in connection_options(value) {
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if PROTECTED
+                .iter()
+                .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
+            {
+                return Err(Refusal::BadConnection);
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if !value.eq_ignore_ascii_case(b"100-continue") {
+            return Err(Refusal::UnknownExpectation);
+        }
+        self.expects_continue = true;
+        Ok(())
+    }
+}
+
+/// Fields that `Connection` may not have dropped: a client that asks for it wants this server and the next to see
+/// different requests.
+const PROTECTED: [&str; 8] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "authorization",
+    "cookie",
+    "content-type",
+    "forwarded",
+    "x-forwarded-for",
+];
+
+/// The comma-separated options of a `Connection` field.
+pub(super) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|byte| *byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| !option.is_empty())
+}
+
+/// `httparse` takes a bare LF for a line end; a proxy in front may not, and then the two read different requests.
+/// One branchless pass, which the compiler turns into vector code.
+fn lines_end_in_crlf(head: &[u8]) -> bool {
+    let pairs = head.iter().zip(&head[1..]);
+    let broken = pairs.fold(false, |broken, (a, b)| {
+        broken | ((*a == b'\r') ^ (*b == b'\n'))
+    });
+    !broken && head[0] != b'\n'
+}
+
+/// Whether a head that is not complete yet already breaks a limit.
+fn too_long(input: &[u8], limits: &Limits) -> Option<Refusal> {
+    let head_max = limits.head_bytes_max as usize;
+    let line_max = limits.method_bytes_max as usize + 1 + limits.target_bytes_max as usize;
+    if input.len() <= line_max.min(head_max) {
+        return None;
+    }
+    let start = input
+        .iter()
+        .position(|byte| !b"\r\n".contains(byte))
+        .unwrap_or(input.len());
+    let line = &input[start..];
+    let target = memchr(b' ', line).map_or(&line[..0], |space| &line[space + 1..]);
+    let target_len = memchr::memchr3(b' ', b'\r', b'\n', target).unwrap_or(target.len());
+    if target_len > limits.target_bytes_max as usize {
+        return Some(Refusal::TargetTooLong);
+    }
+    (input.len() > head_max).then_some(Refusal::HeadTooLarge)
+}
+
+fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
+    match error {
+        httparse::Error::TooManyHeaders => Refusal::TooManyFields,
+        httparse::Error::HeaderName | httparse::Error::HeaderValue => Refusal::BadField,
+        httparse::Error::NewLine => Refusal::BareLineBreak,
+        httparse::Error::Version => {
+            // Something that calls itself another HTTP is told so; anything else is just malformed.
+            let start = input
+                .iter()
+                .position(|byte| !b"\r\n".contains(byte))
+                .unwrap_or(0);
+            let line = input[start..]
+                .split(|byte| b"\r\n".contains(byte))
+                .next()
+                .unwrap_or_default();
+            let version = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+            match version.strip_prefix(b"HTTP/") {
+                Some([b'0'..=b'9']) | Some([b'0'..=b'9', b'.', b'0'..=b'9']) => {
+                    Refusal::UnknownVersion
+                }
+                _ => Refusal::BadRequestLine,
+            }
+        }
+        httparse::Error::Token | httparse::Error::Status => Refusal::BadRequestLine,
+    }
+}
+
+/// Bytes of `Host`: a name or address with an optional port (RFC 3986 host without user, percent-encoding included).
+fn is_host(value: &[u8]) -> bool {
+    value
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~:[]!$&'()*+;=%".contains(byte))
+}
+
+/// Bytes of a target: RFC 3986's, and of the rest only `[ ] ^ { | }`, which clients are known to send. No byte of a
+/// fragment, no backslash (some servers take it for a slash), nothing above 126.
+static TARGET_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let allowed =
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/?@!$&'()*+,;=%[]^{|}";
+    let mut i = 0;
+    while i < allowed.len() {
+        table[allowed[i] as usize] = true;
+        i += 1;
+    }
+    table
+};
+
+/// Path and query of a target. An absolute target is accepted when its authority is the `Host`.
+fn split_target<'h>(
+    method: &str,
+    target: &'h str,
+    host: Option<&[u8]>,
+) -> Result<(&'h str, Option<&'h str>), Refusal> {
+    let bytes = target.as_bytes();
+    if !bytes
+        .iter()
+        .fold(true, |good, byte| good & TARGET_BYTES[usize::from(*byte)])
+    {
+        return Err(Refusal::BadTarget);
+    }
+    let local = if bytes.first() == Some(&b'/') {
+        target
+    } else if target == "*" && method == "OPTIONS" {
+        return Ok((target, None));
+    } else {
+        let rest = strip_prefix_ignoring_case(target, "http://")
+            .or_else(|| strip_prefix_ignoring_case(target, "https://"))
+            .ok_or(Refusal::BadTarget)?;
+        let end = rest
+            .bytes()
+            .position(|byte| byte == b'/' || byte == b'?')
+            .unwrap_or(rest.len());
+        let (authority, local) = rest.split_at(end);
+        if authority.is_empty() || !is_host(authority.as_bytes()) {
+            return Err(Refusal::BadTarget);
+        }
+        if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_bytes())) {
+            return Err(Refusal::TargetHostMismatch);
+        }
+        local
+    };
+    let (path, query) = match memchr(b'?', local.as_bytes()) {
+        Some(at) => (&local[..at], Some(&local[at + 1..])),
+        None => (local, None),
+    };
+    Ok((if path.is_empty() { "/" } else { path }, query))
+}
+
+fn strip_prefix_ignoring_case<'h>(text: &'h str, prefix: &str) -> Option<&'h str> {
+    let head = text.get(..prefix.len())?;
+    head.eq_ignore_ascii_case(prefix)
+        .then(|| &text[prefix.len()..])
+}
+
+/// Whether a field's name and value can be written to the wire without changing what the message means.
+pub(super) fn is_writable_field(name: &str, value: &[u8]) -> bool {
+    // No early way out: the compiler makes vector code of the second line, which an `all` would not be.
+    let good = |byte: u8| (byte >= b' ' && byte != 0x7f) || byte == b'\t';
+    let value = value.iter().fold(true, |all, byte| all & good(*byte));
+    value && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_token(byte))
+}
+
+#[cfg(test)]
+#[path = "head_tests.rs"]
+mod tests;
