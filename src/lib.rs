@@ -1,5 +1,6 @@
 //! Trove: a real-time treasure-hunt game server.
 
+pub mod auth;
 pub mod config;
 pub mod front;
 pub mod game;

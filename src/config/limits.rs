@@ -22,7 +22,7 @@ pub(super) const RANGES: [(&str, i64, i64); 25] = [
     ("poll.recent_max", 1, 10_000),
     ("poll.held_max", 0, 1_000_000),
     ("poll.catalogue_max_age_s", 0, 86_400),
-    ("auth.token_cache_max", 1, 10_000_000),
+    ("auth.token_cache_max", 3, 10_000_000),
     ("auth.iat_ahead_s", 0, 3_600),
     ("limits.body_bytes_max", 1_024, 64 * MIB),
     ("limits.hunt_bytes_max", 1_024, 64 * MIB),
