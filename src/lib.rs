@@ -1,5 +1,11 @@
 //! Trove: a real-time treasure-hunt game server.
 
+pub mod auth;
+pub mod config;
 pub mod front;
 pub mod game;
+pub mod ledger;
+pub mod metrics;
+pub mod mirror;
+pub mod serve;
 pub mod store;

@@ -1,0 +1,200 @@
+//! What each setting may be, and how settings depend on each other.
+
+use super::{EMBEDDED, Settings, SettingsError};
+use std::net::SocketAddr;
+use toml::Value;
+
+const DAY_MS: i64 = 24 * 3_600_000;
+const MIB: i64 = 1 << 20;
+const TIB: i64 = 1 << 40;
+
+/// The least and the greatest value of each whole number.
+pub(super) const RANGES: [(&str, i64, i64); 25] = [
+    ("server.notice_ms", 0, 600_000),
+    ("server.drain_ms", 0, 600_000),
+    ("store.cache_bytes", MIB, TIB),
+    ("store.min_free_bytes", 0, TIB),
+    ("store.find_wait_ms", 1, 60_000),
+    ("game.pending_finds_max", 1, 100_000),
+    ("game.find_id_ttl_ms", 60_000, 31 * DAY_MS),
+    ("poll.interval_ms", 100, 3_600_000),
+    ("poll.credit_wait_ms", 0, 10_000),
+    ("poll.recent_max", 1, 10_000),
+    ("poll.held_max", 0, 1_000_000),
+    ("poll.catalogue_max_age_s", 0, 86_400),
+    ("auth.token_cache_max", 3, 10_000_000),
+    ("auth.iat_ahead_s", 0, 3_600),
+    ("limits.body_bytes_max", 1_024, 64 * MIB),
+    ("limits.hunt_bytes_max", 1_024, 64 * MIB),
+    ("limits.bulk_bytes_max", 1_024, 64 * MIB),
+    ("limits.bulk_finds_max", 1, 100_000),
+    ("limits.inline_json_bytes_max", 0, MIB),
+    ("limits.wallets_max", 1, 100_000_000),
+    ("limits.connections_max", 1, 1_000_000),
+    ("limits.header_ms", 100, 600_000),
+    ("limits.body_ms", 100, 3_600_000),
+    ("limits.idle_ms", 100, 3_600_000),
+    ("limits.write_ms", 100, 3_600_000),
+];
+
+const JITTER_MAX: f64 = 0.5;
+
+/// Whether a text may name an instance: it becomes a header's value.
+pub(super) fn is_instance_id(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// Checks one value by itself.
+///
+/// # Errors
+/// What the value must be.
+pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Integer(number) => match RANGES.iter().find(|(name, ..)| *name == key) {
+            Some((_, min, max)) if !(min..=max).contains(&number) => {
+                Err(format!("is {number}; it must be {min} to {max}"))
+            }
+            _ => Ok(()),
+        },
+        Value::Float(number) if !(0.0..=JITTER_MAX).contains(number) => {
+            Err(format!("is {number}; it must be 0 to {JITTER_MAX}"))
+        }
+        Value::String(text) => text_value(key, text),
+        Value::Array(items) => items.iter().try_for_each(origin),
+        _ => Ok(()),
+    }
+}
+
+fn text_value(key: &str, text: &str) -> Result<(), String> {
+    let one_of = |allowed: &[&str]| {
+        if allowed.contains(&text) {
+            Ok(())
+        } else {
+            Err(format!(
+                "is {text:?}; it must be one of {}",
+                allowed.join(", ")
+            ))
+        }
+    };
+    match key {
+        "server.listen" | "server.ops_listen" => match text.parse::<SocketAddr>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!(
+                "is {text:?}; it must be an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+            )),
+        },
+        "server.instance_id" if !text.is_empty() && !is_instance_id(text) => Err(format!(
+            "is {text:?}; it must be up to 64 of A-Z a-z 0-9 . _ -"
+        )),
+        "store.url" => store_url(text),
+        "log.level" => one_of(&["error", "warn", "info", "debug", "trace"]),
+        "log.format" => one_of(&["text", "json"]),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the address of a store. A wrong one is not repeated: it may carry a password.
+fn store_url(text: &str) -> Result<(), String> {
+    match text.split_once(':') {
+        Some((scheme, dir)) if EMBEDDED.strip_suffix(':') == Some(scheme) => {
+            if dir.is_empty() || dir.contains('\0') {
+                Err("names no directory; write embedded:DIR".into())
+            } else {
+                Ok(())
+            }
+        }
+        Some((scheme, rest)) if rest.starts_with("//") => Err(format!(
+            "is a {scheme} address; this version knows embedded:DIR only"
+        )),
+        _ => Err("must be embedded:DIR; this version knows no other store".into()),
+    }
+}
+
+fn origin(item: &Value) -> Result<(), String> {
+    let text = item.as_str().ok_or("must be a list of texts")?;
+    let host = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    let plain = |host: &str| {
+        !host.is_empty()
+            && host
+                .bytes()
+                .all(|b| b.is_ascii_graphic() && !b"/?#@*".contains(&b))
+    };
+    if text == "*" || host.is_some_and(plain) {
+        Ok(())
+    } else {
+        Err(format!(
+            "holds {text:?}; an origin is a scheme and a host without a path, such as https://game.example, or *"
+        ))
+    }
+}
+
+/// Checks settings against each other.
+///
+/// # Errors
+/// Names the first two that contradict each other.
+pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
+    let Settings {
+        server,
+        poll,
+        limits,
+        ..
+    } = settings;
+    if server.listen == server.ops_listen && server.listen.port() != 0 {
+        return Err(SettingsError::Relation {
+            first: "server.ops_listen",
+            first_value: server.ops_listen.to_string(),
+            relation: "the same as",
+            second: "server.listen",
+            second_value: server.listen.to_string(),
+        });
+    }
+    let bytes = |count: usize| count as u64;
+    for (first, first_value, second, second_value) in [
+        (
+            "poll.credit_wait_ms",
+            poll.credit_wait_ms,
+            "poll.interval_ms",
+            poll.interval_ms,
+        ),
+        (
+            "limits.inline_json_bytes_max",
+            bytes(limits.inline_json_bytes_max),
+            "limits.body_bytes_max",
+            bytes(limits.body_bytes_max),
+        ),
+        (
+            "limits.body_bytes_max",
+            bytes(limits.body_bytes_max),
+            "limits.hunt_bytes_max",
+            bytes(limits.hunt_bytes_max),
+        ),
+        (
+            "limits.body_bytes_max",
+            bytes(limits.body_bytes_max),
+            "limits.bulk_bytes_max",
+            bytes(limits.bulk_bytes_max),
+        ),
+        (
+            "limits.header_ms",
+            limits.header_ms,
+            "limits.idle_ms",
+            limits.idle_ms,
+        ),
+    ] {
+        if first_value > second_value {
+            return Err(SettingsError::Relation {
+                first,
+                first_value: first_value.to_string(),
+                relation: "above",
+                second,
+                second_value: second_value.to_string(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! `trove serve`: the HTTP routes, and the life of the process that answers them.
+//!
+//! - [`run`]: start, signals, draining, stop.
+//! - [`backend`]: what stands behind the front: the poll from memory, and for everything else axum's router.
+//! - [`app`]: what all requests share.
+//! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes.
+//! - [`ops`]: the operations listener; [`socket`]: the Unix socket through which `verify` and `export` ask a running
+//!   server.
+//! - [`problem`]: what is said when something is wrong; [`json`]: reading bodies; [`openapi`]: the document.
+//! - [`demo`]: the demo's hunt and its simulated players.
+
+pub mod app;
+pub mod backend;
+pub mod bulk;
+pub mod catalogue;
+pub mod cursor;
+pub mod demo;
+pub mod health;
+pub mod hunts;
+pub mod json;
+pub mod load;
+pub mod openapi;
+pub mod ops;
+pub mod players;
+pub mod poll;
+pub mod problem;
+pub mod run;
+pub mod socket;
+
+pub use run::{Reload, ServeError, run};

@@ -1,0 +1,237 @@
+//! The life of the process: start, signals, draining, stop.
+
+use super::app::App;
+use super::backend::AppBackend;
+use super::ops::{self, ReadGauges};
+use super::{demo, load, socket};
+use crate::auth::Keys;
+use crate::config::Settings;
+use crate::front::{Front, Limits, Phase, descriptors_max};
+use crate::game::rules;
+use crate::metrics::Gauges;
+
+use crate::store::clock::SystemTimeSource;
+use crate::store::embedded::{EmbeddedStore, OpenError, Options};
+use http::HeaderValue;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+/// Reads settings and keys again, on SIGHUP; says why not as one line.
+pub type Reload = Box<dyn Fn() -> Result<(Settings, Keys), String> + Send>;
+
+/// Why the server did not start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// A listener.
+    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another address")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The store's socket.
+    #[error("cannot listen on {}: {source}", .path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The demo's hunt.
+    #[error("the demo cannot start: {0}")]
+    Demo(String),
+    /// The store broke while the server ran.
+    #[error("the store cannot go on: {0}; what was acknowledged is on disk")]
+    StoreBroke(String),
+    /// Anything else of the system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Serves until SIGTERM or SIGINT, on one event loop.
+///
+/// # Errors
+/// Why it did not start, or had to end.
+pub fn run(settings: Settings, keys: Keys, dir: &Path, reload: Reload, demo: bool) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let served = runtime.block_on(serve(settings, keys, dir, reload, demo));
+    // Reads of the store that are still under way hold nothing that must be kept.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
+
+fn front_limits(settings: &Settings) -> Limits {
+    let ms = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
+    let limits = &settings.limits;
+    Limits {
+        connections_max: u32::try_from(limits.connections_max).unwrap_or(u32::MAX),
+        header_timeout_ms: ms(limits.header_ms),
+        body_timeout_ms: ms(limits.body_ms),
+        idle_timeout_ms: ms(limits.idle_ms),
+        write_timeout_ms: ms(limits.write_ms),
+        drain_deadline_ms: ms(settings.server.drain_ms),
+        ..Limits::default()
+    }
+}
+
+async fn serve(
+    settings: Settings,
+    keys: Keys,
+    dir: &Path,
+    reload: Reload,
+    demo: bool,
+) -> Result<(), ServeError> {
+    let (broke, mut broken) = mpsc::channel::<String>(1);
+    let options = Options {
+        dir: dir.to_owned(),
+        limits: rules::Limits {
+            pending_finds_max: settings.game.pending_finds_max,
+            find_id_ttl_ms: settings.game.find_id_ttl_ms,
+        },
+        cache_bytes: settings.store.cache_bytes,
+        min_free_bytes: settings.store.min_free_bytes,
+        time: Arc::new(SystemTimeSource::default()),
+        on_fatal: Box::new(move |reason| drop(broke.try_send(reason.to_owned()))),
+    };
+    let store = Arc::new(EmbeddedStore::open(options)?);
+    let socket_path = || dir.join(socket::SOCKET_NAME);
+    let unix = socket::listen(dir).map_err(|source| ServeError::Socket { path: socket_path(), source })?;
+    let public = listen(settings.server.listen).await?;
+    let ops_listener = listen(settings.server.ops_listen).await?;
+    let addresses = (public.local_addr()?, ops_listener.local_addr()?);
+    let notice = Duration::from_millis(settings.server.notice_ms);
+    let limits = front_limits(&settings).within(descriptors_max());
+    let instance_id = HeaderValue::from_str(&settings.server.instance_id).map_err(io::Error::other)?;
+    let app = App::new(store.clone(), settings, keys, instance_id);
+    follow(&app).await;
+
+    let (phase_sender, phase) = watch::channel(Phase::Serving);
+    let front = Front::new(Arc::new(AppBackend::new(app.clone())), limits).map_err(io::Error::other)?;
+    let gauges: ReadGauges = Arc::new({
+        let (app, store, front) = (app.clone(), store.clone(), front.clone());
+        move || {
+            let hot = app.hot();
+            Gauges {
+                wallets: hot.mirror.len(),
+                held: hot.mirror.held(),
+                connections: front.connections(),
+                batches: store.writer_stats().batches.load(Ordering::Relaxed),
+                syncs: store.disk().syncs.load(Ordering::Relaxed),
+            }
+        }
+    });
+    let ops_front = Front::new(Arc::new(ops::backend(app.clone(), gauges)), ops_limits()).map_err(io::Error::other)?;
+    let serving = [
+        tokio::spawn({
+            let (front, phase) = (front.clone(), phase.clone());
+            async move { front.serve(public, phase).await }
+        }),
+        tokio::spawn({
+            let phase = phase.clone();
+            async move { ops_front.serve(ops_listener, phase).await }
+        }),
+        tokio::spawn(socket::serve(app.clone(), unix, phase)),
+    ];
+    tokio::spawn({
+        let app = app.clone();
+        load::watch(move |observe| observe(&app.load, &app.metrics))
+    });
+    let players = if demo { Some(demo::start(&app, addresses.0).await.map_err(ServeError::Demo)?) } else { None };
+    announce(&app, addresses, dir, players.as_ref());
+
+    let ended = until_stopped(&app, &reload, &mut broken).await;
+    if let Some(players) = players {
+        players.stop();
+    }
+    if let Some(reason) = ended {
+        // Nothing more can be answered truly; the store's last word is on disk.
+        return Err(ServeError::StoreBroke(reason));
+    }
+    app.drain();
+    phase_sender.send_replace(Phase::Notice);
+    tokio::time::sleep(notice).await;
+    phase_sender.send_replace(Phase::Draining);
+    for served in serving {
+        if let Ok(Err(error)) = served.await {
+            tracing::error!(%error, "a listener failed");
+        }
+    }
+    if let Err(error) = store.stop().await {
+        tracing::error!(%error, "the store did not stop cleanly");
+    }
+    let _ = std::fs::remove_file(socket_path());
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The operations listener serves few; its answers are large.
+fn ops_limits() -> Limits {
+    Limits { connections_max: 64, ..Limits::default() }.within(descriptors_max())
+}
+
+/// Loads the hunts, and takes what the store tells from then on.
+async fn follow(app: &Arc<App>) {
+    let feed = app.store.feed();
+    for (hunt, _) in app.store.hunts().await.unwrap_or_default() {
+        app.take_hunt(hunt);
+    }
+    if let Some(mut feed) = feed {
+        let app = app.clone();
+        tokio::spawn(async move {
+            while let Some(events) = feed.recv().await {
+                app.take_events(events);
+            }
+        });
+    }
+}
+
+/// Waits for the end, reading the settings again on SIGHUP. Gives the reason when it was the store's.
+async fn until_stopped(app: &App, reload: &Reload, broken: &mut mpsc::Receiver<String>) -> Option<String> {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
+        return Some("signals cannot be listened for".to_owned());
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return None,
+            _ = interrupt.recv() => return None,
+            Some(reason) = broken.recv() => return Some(reason),
+            _ = hangup.recv() => match reload() {
+                Ok((settings, keys)) => {
+                    app.reload(settings, keys);
+                    tracing::info!("settings and keys were read again; listeners, store and limits of connections stay as they were");
+                }
+                Err(error) => tracing::error!(error, "the settings were not taken; the old ones stay"),
+            },
+        }
+    }
+}
+
+fn announce(app: &App, (public, ops): (SocketAddr, SocketAddr), dir: &Path, demo: Option<&demo::Players>) {
+    tracing::info!(
+        %public,
+        %ops,
+        store = %dir.display(),
+        instance = app.instance_id.to_str().unwrap_or_default(),
+        epoch = app.store.epoch(),
+        "ready"
+    );
+    if let Some(demo) = demo {
+        demo.announce(public, ops);
+    }
+}
