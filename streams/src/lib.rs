@@ -1,1 +1,9 @@
-//! Event feeds and rolling windows over Redis Streams: keys, entry ids, the feed, script loading and supervised connections.
+//! Event feeds and rolling windows over Redis Streams.
+mod continuity;
+mod entry_id;
+pub mod keys;
+mod partition;
+pub mod slot;
+pub use continuity::*;
+pub use entry_id::*;
+pub use partition::*;
