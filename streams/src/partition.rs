@@ -39,7 +39,7 @@ pub struct PartitionCountError {
 /// **Tags.** Partition `i` of `n` owns the `i`-th of `n` equal ranges of the 16,384 slots, and its tag is the first of
 /// `0`, `1`, … `z`, `00`, `01`, … (base 36, by length) whose slot lies in the middle eighth of that range. So however many
 /// nodes a cluster has, if each has one range of slots of the same size, hardly any two nodes differ by more than one
-/// partition; and tags have two or three bytes, which counts, as they are part of every player's keys. **This rule and the
+/// partition; and tags have one or two bytes (three when there are many), which counts, as they are part of every player's keys. **This rule and the
 /// two hashes below must never change**: they say where the data of existing stores lies.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Partitions {

@@ -1,0 +1,13 @@
+//! Tests against real servers. Each test starts its own on a free port of the loopback and ends it.
+//!
+//! `TROVE_TEST_REDIS` names the directory of other binaries (`redis-server`, `redis-sentinel`), to run against another
+//! version.
+
+mod connections;
+mod faults;
+mod feeds;
+mod harness;
+mod in_flight;
+mod scripts;
+mod sentinels;
+mod tails;

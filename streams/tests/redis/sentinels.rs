@@ -1,0 +1,121 @@
+//! Finding the master through Sentinel.
+
+use std::time::Duration;
+
+use trove_streams::redis::cmd;
+use trove_streams::{Connection, DownReason, Endpoint, Error, ResolveError};
+
+use crate::harness::{
+    Server, connected, down_because, free_port, next_up, quick, run, sentinel, until, up,
+};
+
+#[tokio::test]
+async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
+    let mut master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    // One of the two sentinels in the URL is not there.
+    let url = format!(
+        "redis+sentinel://127.0.0.1:{},127.0.0.1:{}/hunt",
+        free_port(),
+        watcher.port
+    );
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    let before = up(&connection).await;
+    assert_eq!(
+        before.server.endpoint,
+        Some(Endpoint::new("127.0.0.1", master.port))
+    );
+    run::<()>(&connection, &["SET", "a", "1"]).await;
+    let client =
+        trove_streams::redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let mut plain = client.get_multiplexed_async_connection().await.unwrap();
+    until(
+        "the sentinel to know the replica and the replica to have all",
+        async || {
+            let replicas: Vec<trove_streams::redis::Value> = cmd("SENTINEL")
+                .arg("REPLICAS")
+                .arg("hunt")
+                .query_async(&mut plain.clone())
+                .await
+                .ok()?;
+            let copied: u64 = run(&connection, &["WAIT", "1", "50"]).await;
+            (replicas.len() == 1 && copied == 1).then_some(())
+        },
+    )
+    .await;
+    // Once by command, where the old master answers all the way,
+    until("a failover to begin", async || {
+        cmd("SENTINEL")
+            .arg("FAILOVER")
+            .arg("hunt")
+            .query_async::<()>(&mut plain.clone())
+            .await
+            .ok()
+    })
+    .await;
+    let promoted = next_up(&connection, before.link).await;
+    let after = if promoted.server.endpoint == before.server.endpoint {
+        next_up(&connection, promoted.link).await
+    } else {
+        promoted
+    };
+    assert_eq!(
+        after.server.endpoint,
+        Some(Endpoint::new("127.0.0.1", replica.port))
+    );
+    let history = after
+        .changed_from
+        .clone()
+        .expect("another server is another history");
+    assert_eq!(history.run_id, before.server.history.run_id);
+    assert!(after.server.was_promoted_from(&history), "{after:?}");
+    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+    // and nothing is heard of a master that is killed.
+    master.kill();
+    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+    let _ = plain.send_packed_command(&cmd("PING")).await;
+}
+
+#[tokio::test]
+async fn a_name_that_no_sentinel_knows_and_sentinels_that_are_not_there_are_told_apart() {
+    let master = Server::start();
+    let watcher = sentinel("hunt", master.port);
+    let url = format!("redis+sentinel://127.0.0.1:{}/other", watcher.port);
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    down_because(&connection, |reason| matches!(reason, DownReason::Resolve(ResolveError::UnknownMaster { master }) if master == "other")).await;
+    let url = format!("redis+sentinel://127.0.0.1:{}/hunt", free_port());
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    down_because(&connection, |reason| {
+        matches!(
+            reason,
+            DownReason::Resolve(ResolveError::NoAnswer { asked: 1, .. })
+        )
+    })
+    .await;
+    let error = connection
+        .wait_up(Duration::from_millis(1))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotConnected { .. }));
+}
+
+#[tokio::test]
+async fn a_sentinel_itself_is_no_server() {
+    let master = connected(&Server::start()).await;
+    drop(master);
+    let server = Server::start();
+    let watcher = sentinel("hunt", server.port);
+    let connection = crate::harness::connect_with(&watcher, quick());
+    down_because(
+        &connection,
+        |reason| matches!(reason, DownReason::NotMaster { role } if role == "sentinel"),
+    )
+    .await;
+}
