@@ -21,8 +21,9 @@ pub struct Config {
     pub timeouts_max: u32,
     /// How many commands may be under way. One more is refused at once with
     /// [`Error::TooManyInFlight`](crate::Error::TooManyInFlight). Each command of a batch counts; a batch of more than
-    /// this many is always refused. Answers that timed out no longer count, so the memory held for a silent server is
-    /// bounded by this times [`Config::timeouts_max`].
+    /// this many is always refused. Commands that timed out or whose caller went away no
+    /// longer count; until the link is dropped, what is held of them is bounded by what the socket takes and as many again
+    /// as this.
     pub in_flight_max: usize,
     /// The pause after the first failed attempt to connect. It doubles with each one, and half of it is random.
     pub backoff_min: Duration,

@@ -180,15 +180,23 @@ impl Connection {
         }
     }
 
-    /// A connection to the store that `url` names, over plain TCP. A URL that asks for TLS or for a cluster is refused; for
-    /// TLS build the connection with a [`Dial`] that speaks it.
+    /// A connection to the store that `url` names, over plain TCP. A URL that asks for TLS or for a cluster is refused.
     pub fn to(url: &StoreUrl, config: Config) -> Result<Builder, UrlError> {
-        if url.tls {
+        Self::to_over(url, Arc::new(TcpDial), config)
+    }
+
+    /// A connection to the store that `url` names, over streams (to sentinels too) that `dial` opens. `rediss://` is refused
+    /// unless they are encrypted, a cluster always.
+    pub fn to_over(
+        url: &StoreUrl,
+        dial: Arc<dyn Dial>,
+        config: Config,
+    ) -> Result<Builder, UrlError> {
+        if url.tls && !dial.is_encrypted() {
             return Err(UrlError::Unsupported {
                 what: "rediss:// needs TLS, which this connection does not speak",
             });
         }
-        let dial: Arc<dyn Dial> = Arc::new(TcpDial);
         let resolver: Arc<dyn Resolver> = match &url.target {
             Target::Server(endpoint) => Arc::new(Fixed(endpoint.clone())),
             Target::Sentinel {
@@ -199,7 +207,7 @@ impl Connection {
                 sentinels.clone(),
                 master,
                 credentials.clone(),
-                dial,
+                Arc::clone(&dial),
             )),
             Target::Cluster(_) => {
                 return Err(UrlError::Unsupported {
@@ -207,7 +215,9 @@ impl Connection {
                 });
             }
         };
-        Ok(Self::builder(resolver, config).login(url.credentials.clone(), url.db))
+        Ok(Self::builder(resolver, config)
+            .dial(dial)
+            .login(url.credentials.clone(), url.db))
     }
 
     /// The bounds that the connection was made with.

@@ -16,6 +16,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 pub trait Dial: Send + Sync + 'static {
     /// A stream to `endpoint`. The caller bounds the time.
     fn dial<'a>(&'a self, endpoint: &'a Endpoint) -> BoxFuture<'a, io::Result<Box<dyn Duplex>>>;
+
+    /// Whether its streams are encrypted, as `rediss://` demands.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
 }
 
 /// Plain TCP, without Nagle's delay. A name is looked up each time, and its addresses are tried in order.

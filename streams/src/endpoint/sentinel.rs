@@ -39,6 +39,8 @@ struct Inner {
     dial: Arc<dyn Dial>,
     /// The highest `config-epoch` that any sentinel has shown.
     newest_epoch: AtomicU64,
+    /// That of the address which was given last.
+    resolved_epoch: AtomicU64,
 }
 
 /// What a sentinel knows of the master.
@@ -63,6 +65,7 @@ impl Sentinel {
                 credentials,
                 dial,
                 newest_epoch: AtomicU64::new(0),
+                resolved_epoch: AtomicU64::new(0),
             }),
         }
     }
@@ -97,7 +100,12 @@ impl Sentinel {
             }
         }
         match newest {
-            Some(known) => Ok(known.endpoint),
+            Some(known) => {
+                self.inner
+                    .resolved_epoch
+                    .store(known.config_epoch, Ordering::Relaxed);
+                Ok(known.endpoint)
+            }
             None if answered > 0 => Err(ResolveError::UnknownMaster {
                 master: self.inner.master.clone(),
             }),
@@ -159,9 +167,11 @@ impl Inner {
             .await
             .map_err(io::Error::from)??;
         connection.subscribe("+switch-master").await?;
-        // What was announced before this subscription is seen by asking.
+        // What was announced before this subscription is seen by asking. Another address of the same epoch is only another
+        // name for the same server (sentinels may be set to announce names), of an older one the view of one that lags.
         if let Some(known) = self.known(&mut connection).await?
             && known.endpoint != *current
+            && known.config_epoch > self.resolved_epoch.load(Ordering::Relaxed)
         {
             return Ok(());
         }
@@ -209,6 +219,8 @@ impl Resolver for Sentinel {
                 }
                 sleep(LISTEN_PAUSE).await;
             }
+            // Without a sentinel there is nothing to hear.
+            std::future::pending().await
         })
     }
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trove_streams::{
-    BoxFuture, Config, Connection, Credentials, DownReason, Endpoint, Error, Fixed, Fresh, History,
-    Outcome, Prepare, StoreUrl, UrlError, Version,
+    BoxFuture, Config, Connection, Credentials, Dial, DownReason, Duplex, Endpoint, Error, Fixed,
+    Fresh, History, Outcome, Prepare, StoreUrl, UrlError, Version,
 };
 
 use crate::harness::{Server, connect_with, connected, down_because, next_up, quick, run, up};
@@ -43,10 +43,7 @@ async fn a_replica_is_refused() {
         |reason| matches!(reason, DownReason::NotMaster { role } if role == "slave"),
     )
     .await;
-    let refused = connection
-        .query(&trove_streams::redis::cmd("PING"))
-        .await
-        .unwrap_err();
+    let refused = connection.query(&redis::cmd("PING")).await.unwrap_err();
     assert!(matches!(refused, Error::NotConnected { .. }), "{refused:?}");
     assert_eq!(refused.outcome(), Outcome::NotExecuted);
 }
@@ -136,9 +133,7 @@ impl Prepare for Remember {
         fresh: Fresh<'a>,
     ) -> BoxFuture<'a, Result<(), Box<dyn std::error::Error + Send + Sync>>> {
         Box::pin(async move {
-            fresh
-                .query(trove_streams::redis::cmd("INCR").arg("epoch"))
-                .await?;
+            fresh.query(redis::cmd("INCR").arg("epoch")).await?;
             let up = fresh.up();
             self.seen
                 .lock()
@@ -217,15 +212,14 @@ async fn the_link_ends_with_the_last_handle() {
 async fn slots_are_those_that_the_server_computes() {
     // CLUSTER KEYSLOT needs a server in cluster mode, which a supervised connection refuses.
     let node = Server::with(&["--cluster-enabled", "yes"]);
-    let client =
-        trove_streams::redis::Client::open(format!("redis://127.0.0.1:{}", node.port)).unwrap();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", node.port)).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for count in [1, 2, 3, 16, 17, 100, 256] {
         let partitions = trove_streams::Partitions::new(count).unwrap();
         let keys = trove_streams::keys::Keys::new("t", partitions.clone()).unwrap();
         for partition in partitions.iter() {
             let feed = keys.partition(partition).feed();
-            let slot: u16 = trove_streams::redis::cmd("CLUSTER")
+            let slot: u16 = redis::cmd("CLUSTER")
                 .arg("KEYSLOT")
                 .arg(&feed)
                 .query_async(&mut connection)
@@ -234,4 +228,63 @@ async fn slots_are_those_that_the_server_computes() {
             assert_eq!(slot, trove_streams::slot::slot(feed.as_bytes()), "{feed}");
         }
     }
+}
+
+/// Streams that are opened and then say nothing.
+#[derive(Default)]
+struct Silence {
+    dialled_at: Mutex<Vec<tokio::time::Instant>>,
+    kept: Mutex<Vec<tokio::io::DuplexStream>>,
+}
+
+impl Dial for Silence {
+    fn dial<'a>(&'a self, _: &'a Endpoint) -> BoxFuture<'a, std::io::Result<Box<dyn Duplex>>> {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        self.dialled_at
+            .lock()
+            .unwrap()
+            .push(tokio::time::Instant::now());
+        self.kept.lock().unwrap().push(theirs);
+        Box::pin(async { Ok(Box::new(ours) as Box<dyn Duplex>) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_to_connect_slow_down_to_the_cap_and_never_stop() {
+    let silence = Arc::new(Silence::default());
+    let config = Config {
+        seed: Some(7),
+        ..Config::commands()
+    };
+    let connection = Connection::builder(Arc::new(Fixed(Endpoint::new("nowhere", 1))), config)
+        .dial(silence.clone())
+        .start();
+    let error = connection
+        .wait_up(Duration::from_secs(60))
+        .await
+        .unwrap_err();
+    let Error::NotConnected {
+        reason: Some(reason),
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(
+        matches!(*reason, DownReason::ConnectTimedOut(_)),
+        "{reason:?}"
+    );
+    let dialled_at = silence.dialled_at.lock().unwrap().clone();
+    let pauses: Vec<Duration> = dialled_at
+        .windows(2)
+        .map(|pair| pair[1] - pair[0] - Duration::from_secs(1))
+        .collect();
+    // A minute of attempts of a second each and pauses of up to half a second.
+    assert!(pauses.len() > 38 && pauses.len() < 52, "{pauses:?}");
+    assert!(pauses[0] <= Duration::from_millis(21), "{pauses:?}");
+    assert!(
+        pauses[6..]
+            .iter()
+            .all(|pause| (250..=501).contains(&pause.as_millis())),
+        "{pauses:?}"
+    );
 }

@@ -9,7 +9,7 @@ use crate::harness::{Random, Server, connected, next_up, run, up};
 pub(crate) async fn fill(connection: &Connection, key: &str, from: u64, to: u64) {
     let mut batch = trove_streams::Batch::new();
     for seq in from..=to {
-        let mut add = trove_streams::redis::cmd("XADD");
+        let mut add = redis::cmd("XADD");
         add.arg(key).arg(id(seq)).arg("n").arg(seq);
         batch = batch.cmd(add);
     }

@@ -192,8 +192,8 @@ fn came_up(child: &mut Child, port: u16) -> bool {
 /// Settings that notice faults fast.
 pub(crate) fn quick() -> Config {
     Config {
-        connect_timeout: Duration::from_millis(300),
-        response_timeout: Duration::from_millis(200),
+        connect_timeout: Duration::from_millis(800),
+        response_timeout: Duration::from_millis(400),
         probe_interval: Duration::from_millis(100),
         backoff_max: Duration::from_millis(100),
         ..Config::commands()
@@ -262,11 +262,8 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
 }
 
 /// Runs a command given in words.
-pub(crate) async fn run<T: trove_streams::redis::FromRedisValue>(
-    connection: &Connection,
-    words: &[&str],
-) -> T {
-    let mut cmd = trove_streams::redis::Cmd::new();
+pub(crate) async fn run<T: redis::FromRedisValue>(connection: &Connection, words: &[&str]) -> T {
+    let mut cmd = redis::Cmd::new();
     for word in words {
         cmd.arg(word);
     }

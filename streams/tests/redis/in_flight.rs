@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trove_streams::redis::cmd;
+use redis::cmd;
 use trove_streams::{Batch, Config, Error, Outcome};
 
 use crate::harness::{Server, connect_with, quick, run, until, up};

@@ -3,6 +3,11 @@
 //! `TROVE_TEST_REDIS` names the directory of other binaries (`redis-server`, `redis-sentinel`), to run against another
 //! version.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "an unwrap that fails here fails its test, which is what it is for"
+)]
+
 mod connections;
 mod faults;
 mod feeds;

@@ -1,6 +1,6 @@
 //! Scripts that a server knows, forgot, or never saw.
 
-use trove_streams::redis::{Value, cmd};
+use redis::{Value, cmd};
 use trove_streams::{Batch, Clock, Config, Error, ErrorCode, Outcome, Script};
 
 use crate::harness::{Server, connect_with, connected, quick, run, up};
@@ -160,9 +160,8 @@ async fn a_scripts_errors_keep_their_code() {
 
 #[tokio::test]
 async fn a_full_server_refuses_a_write_and_a_script_before_its_first_write() {
-    let server = Server::with(&["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
+    let server = Server::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let connection = connected(&server).await;
-    // One megabyte is less than an empty server takes.
     let mut set = cmd("SET");
     set.arg("a").arg(1);
     for error in [

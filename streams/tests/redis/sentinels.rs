@@ -1,12 +1,15 @@
 //! Finding the master through Sentinel.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use trove_streams::redis::cmd;
-use trove_streams::{Connection, DownReason, Endpoint, Error, ResolveError};
+use redis::cmd;
+use trove_streams::{
+    Connection, Credentials, DownReason, Endpoint, Error, ResolveError, Resolver, Sentinel, TcpDial,
+};
 
 use crate::harness::{
-    Server, connected, down_because, free_port, next_up, quick, run, sentinel, until, up,
+    PATIENCE, Server, down_because, free_port, next_up, quick, run, sentinel, until, up,
 };
 
 #[tokio::test]
@@ -29,13 +32,12 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
         Some(Endpoint::new("127.0.0.1", master.port))
     );
     run::<()>(&connection, &["SET", "a", "1"]).await;
-    let client =
-        trove_streams::redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
-    let mut plain = client.get_multiplexed_async_connection().await.unwrap();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
     until(
         "the sentinel to know the replica and the replica to have all",
         async || {
-            let replicas: Vec<trove_streams::redis::Value> = cmd("SENTINEL")
+            let replicas: Vec<redis::Value> = cmd("SENTINEL")
                 .arg("REPLICAS")
                 .arg("hunt")
                 .query_async(&mut plain.clone())
@@ -46,7 +48,7 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
         },
     )
     .await;
-    // Once by command, where the old master answers all the way,
+    // By command, so that the old master answers all the way and would go on taking commands.
     until("a failover to begin", async || {
         cmd("SENTINEL")
             .arg("FAILOVER")
@@ -73,10 +75,40 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
     assert_eq!(history.run_id, before.server.history.run_id);
     assert!(after.server.was_promoted_from(&history), "{after:?}");
     assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
-    // and nothing is heard of a master that is killed.
+    // What becomes of the old master is of no concern now.
     master.kill();
     assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
-    let _ = plain.send_packed_command(&cmd("PING")).await;
+}
+
+#[tokio::test]
+async fn a_failover_is_announced_without_a_link_to_the_old_master() {
+    let master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    let resolver = Sentinel::new(
+        vec![Endpoint::new("127.0.0.1", watcher.port)],
+        "hunt",
+        Credentials::default(),
+        Arc::new(TcpDial),
+    );
+    let current = resolver.resolve().await.unwrap();
+    assert_eq!(current.port, master.port);
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    let fail_over = until("a failover to begin", async || {
+        let mut failover = cmd("SENTINEL");
+        failover
+            .arg("FAILOVER")
+            .arg("hunt")
+            .query_async::<()>(&mut plain.clone())
+            .await
+            .ok()
+    });
+    let both = async { tokio::join!(resolver.moved(&current), fail_over) };
+    tokio::time::timeout(PATIENCE, both)
+        .await
+        .expect("the failover is announced");
+    assert_eq!(resolver.resolve().await.unwrap().port, replica.port);
 }
 
 #[tokio::test]
@@ -108,8 +140,6 @@ async fn a_name_that_no_sentinel_knows_and_sentinels_that_are_not_there_are_told
 
 #[tokio::test]
 async fn a_sentinel_itself_is_no_server() {
-    let master = connected(&Server::start()).await;
-    drop(master);
     let server = Server::start();
     let watcher = sentinel("hunt", server.port);
     let connection = crate::harness::connect_with(&watcher, quick());
