@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
+use tokio::task::JoinHandle;
 use trove_streams::feed::{self, Entry};
 use trove_streams::{
     Config, Connection, Continuity, EntryId, Error, Event, Outcome, State, StoreUrl, Tail,
@@ -70,10 +71,14 @@ async fn watch(connection: Connection) {
     }
 }
 
-async fn follow(mut tail: Tail, commands: &Connection, count: u64) -> Result<(), Error> {
+async fn follow(
+    mut tail: Tail,
+    commands: &Connection,
+    writer: JoinHandle<()>,
+) -> Result<(), Error> {
     let mut window: VecDeque<(u64, u64)> = VecDeque::new();
-    let mut seen = 0;
-    while seen < count {
+    loop {
+        let no_more = writer.is_finished();
         let events = match tail.next().await {
             Ok(events) => events,
             Err(error) => {
@@ -81,10 +86,12 @@ async fn follow(mut tail: Tail, commands: &Connection, count: u64) -> Result<(),
                 continue;
             }
         };
+        if events.is_empty() && no_more {
+            return Ok(());
+        }
         for event in events {
             match event {
                 Event::Entry { entry, .. } => {
-                    seen += 1;
                     window.push_back((entry.id.ms, coins(&entry)));
                     while window
                         .front()
@@ -108,7 +115,6 @@ async fn follow(mut tail: Tail, commands: &Connection, count: u64) -> Result<(),
             }
         }
     }
-    Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -128,8 +134,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let start = feed::last_id(&commands, KEY).await?;
     let tail = Tail::new(reads, [(KEY.to_owned(), start)], BLOCK, 100)?;
-    tokio::spawn(write(commands.clone(), count));
-    follow(tail, &commands, count).await?;
+    let writer = tokio::spawn(write(commands.clone(), count));
+    follow(tail, &commands, writer).await?;
 
     // What the window no longer needs goes; this reader has read all.
     let before = EntryId::new(now_ms() - WINDOW_MS, 0);

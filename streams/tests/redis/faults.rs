@@ -210,19 +210,18 @@ async fn a_new_replication_id_on_a_live_link_is_reported() {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
+    // Loading 4.5 MB takes 0.6 s; the server answers in between each 2 MB.
     let mut server = Server::with(&[
         "--appendonly",
         "yes",
         "--aof-use-rdb-preamble",
         "no",
         "--key-load-delay",
-        "20",
-        "--loading-process-events-interval-bytes",
-        "1024",
+        "200",
     ]);
     let connection = connected(&server).await;
     let mut fill = cmd("EVAL");
-    fill.arg("for i = 1, 3000 do redis.call('SET', 'key' .. i, string.rep('x', 500)) end")
+    fill.arg("for i = 1, 3000 do redis.call('SET', 'key' .. i, string.rep('x', 1500)) end")
         .arg(0);
     connection.query(&fill).await.unwrap();
     let link = up(&connection).await.link;

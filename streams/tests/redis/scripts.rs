@@ -83,11 +83,11 @@ async fn in_a_batch_only_the_refused_calls_are_sent_again_and_in_their_order() {
     let list: Vec<String> = run(&connection, &["LRANGE", "list", "0", "-1"]).await;
     assert_eq!(list, ["known 0", "plain", "known 3", "1", "other 2", "4"]);
     assert_eq!(calls_of(&connection, "rpush").await, 7);
-    assert_eq!(
-        calls_of(&connection, "script|load").await,
-        3,
-        "each script once"
-    );
+    // Before 7.0 all subcommands are counted together: here one SCRIPT FLUSH.
+    let loads = calls_of(&connection, "script|load")
+        .await
+        .max(calls_of(&connection, "script").await.saturating_sub(1));
+    assert_eq!(loads, 3, "each script once");
 }
 
 #[tokio::test]
