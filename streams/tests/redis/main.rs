@@ -13,6 +13,7 @@ mod faults;
 mod feeds;
 mod harness;
 mod in_flight;
+mod outcomes;
 mod scripts;
 mod sentinels;
 mod tails;
