@@ -343,6 +343,57 @@ mod tests {
     }
 
     #[test]
+    fn no_hunt_is_named_so_that_two_of_its_keys_or_those_of_others_are_equal() {
+        let keys = keys();
+        let mut all = vec![keys.identity(), keys.hunts(), keys.lease("board")];
+        for partition in keys.partitions().iter() {
+            let keys = keys.partition(partition);
+            all.extend([
+                keys.feed(),
+                keys.epoch(),
+                keys.fence(),
+                keys.generations(),
+                keys.due(),
+            ]);
+        }
+        for player in 0..100 {
+            all.push(keys.players_by_number(player));
+        }
+        let tag = keys
+            .partition(keys.partitions().of_player(7))
+            .tag()
+            .to_owned();
+        for hunt in ["store", "hunts", "all", "feed", "w", &tag] {
+            let player = keys.player(7);
+            all.extend([
+                keys.hunt_document(hunt),
+                keys.board(hunt),
+                keys.board_guard(hunt),
+            ]);
+            all.extend([
+                player.totals(hunt),
+                player.slots(hunt),
+                player.wallet(hunt, 7),
+            ]);
+            all.extend([player.found_bits(hunt, 7), player.found_digests(hunt, 7)]);
+            for treasure in ["all", "board", "w"] {
+                all.extend([
+                    keys.supply(hunt, treasure),
+                    keys.claims(hunt, treasure),
+                    keys.outbox(hunt, treasure),
+                ]);
+            }
+        }
+        // Players may share a bucket, so those keys may repeat among themselves.
+        let count = all.len() - 100;
+        let distinct: HashSet<String> = all.iter().cloned().collect();
+        let buckets: HashSet<String> = (0..100)
+            .map(|player| keys.players_by_number(player))
+            .collect();
+        assert_eq!(distinct.len(), count + buckets.len());
+    }
+
+    #[test]
     fn a_prefix_with_braces_is_refused() {
         assert!(Keys::new("a{b}", Partitions::default()).is_err());
         assert!(Keys::new("game-1:", Partitions::default()).is_ok());

@@ -17,17 +17,20 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn new(min: Duration, max: Duration, seed: Option<u64>) -> Self {
+        // Doubling needs something to double.
+        let max = max.max(Duration::from_millis(1));
+        let min = min.clamp(Duration::from_millis(1), max);
         Self {
             min,
             max,
-            current: min.min(max),
+            current: min,
             // The standard library seeds its hashers from the system's randomness; no other source is needed for jitter.
             state: seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
         }
     }
 
     pub(super) fn reset(&mut self) {
-        self.current = self.min.min(self.max);
+        self.current = self.min;
     }
 
     pub(super) fn next(&mut self) -> Duration {

@@ -12,6 +12,24 @@ use crate::harness::{
     PATIENCE, Server, down_because, free_port, next_up, quick, run, sentinel, until, up,
 };
 
+/// Waits until the sentinel knows the master's replica and the replica has all that was written.
+async fn replicated(connection: &Connection, watcher: &Server) {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    until(
+        "the replica to have all, and the sentinel to know it",
+        async || {
+            let mut replicas = cmd("SENTINEL");
+            replicas.arg("REPLICAS").arg("hunt");
+            let replicas: Vec<redis::Value> =
+                replicas.query_async(&mut plain.clone()).await.ok()?;
+            let copied: u64 = run(connection, &["WAIT", "1", "50"]).await;
+            (replicas.len() == 1 && copied == 1).then_some(())
+        },
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
     let mut master = Server::start();
@@ -34,20 +52,7 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
     run::<()>(&connection, &["SET", "a", "1"]).await;
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
     let plain = client.get_multiplexed_async_connection().await.unwrap();
-    until(
-        "the sentinel to know the replica and the replica to have all",
-        async || {
-            let replicas: Vec<redis::Value> = cmd("SENTINEL")
-                .arg("REPLICAS")
-                .arg("hunt")
-                .query_async(&mut plain.clone())
-                .await
-                .ok()?;
-            let copied: u64 = run(&connection, &["WAIT", "1", "50"]).await;
-            (replicas.len() == 1 && copied == 1).then_some(())
-        },
-    )
-    .await;
+    replicated(&connection, &watcher).await;
     // By command, so that the old master answers all the way and would go on taking commands.
     until("a failover to begin", async || {
         cmd("SENTINEL")
@@ -58,16 +63,15 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
             .ok()
     })
     .await;
-    let promoted = next_up(&connection, before.link).await;
-    let after = if promoted.server.endpoint == before.server.endpoint {
-        next_up(&connection, promoted.link).await
-    } else {
-        promoted
-    };
-    assert_eq!(
-        after.server.endpoint,
-        Some(Endpoint::new("127.0.0.1", replica.port))
-    );
+    let after = until("the promoted replica", async || {
+        let to_replica = Some(Endpoint::new("127.0.0.1", replica.port));
+        connection
+            .state()
+            .up()
+            .filter(|up| up.server.endpoint == to_replica)
+            .cloned()
+    })
+    .await;
     let history = after
         .changed_from
         .clone()
@@ -77,6 +81,31 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
     assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
     // What becomes of the old master is of no concern now.
     master.kill();
+    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_master_that_dies_is_replaced_by_its_replica() {
+    let mut master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    let url = format!("redis+sentinel://127.0.0.1:{}/hunt", watcher.port);
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    let before = up(&connection).await;
+    run::<()>(&connection, &["SET", "a", "1"]).await;
+    replicated(&connection, &watcher).await;
+    master.kill();
+    let after = next_up(&connection, before.link).await;
+    assert_eq!(
+        after.server.endpoint,
+        Some(Endpoint::new("127.0.0.1", replica.port))
+    );
+    let history = after
+        .changed_from
+        .expect("another server is another history");
+    assert_eq!(history.run_id, before.server.history.run_id);
     assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
 }
 
