@@ -41,8 +41,8 @@
 //! ```
 //!
 //! # What it does not do
-//! It speaks neither TLS nor the cluster's protocol: a [`Dial`] may add the first, and a URL that asks for the second is
-//! refused. It does not use consumer groups: readers keep their own positions.
+//! It does not speak the cluster's protocol: a URL that asks for it is refused. It speaks TLS with the feature `tls`
+//! (`TlsDial`), or over a [`Dial`] of yours. It does not use consumer groups: readers keep their own positions.
 //!
 //! # Connections: what is noticed, and how
 //!
@@ -72,6 +72,9 @@ mod partition;
 mod script;
 pub mod slot;
 mod tail;
+
+#[cfg(feature = "tls")]
+pub use endpoint::TlsDial;
 
 /// The Redis client whose commands and values this crate takes and gives.
 pub use redis;

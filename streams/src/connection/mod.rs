@@ -35,7 +35,8 @@ use link::Link;
 /// What the caller does with each new link before anything else is sent over it, such as raising an epoch when
 /// [`Up::changed_from`] says that the server is another one.
 ///
-/// It is also called on a link that stays up when the server's replication id is found to have changed.
+/// It is also called on a link that stays up when the server's replication id is found to have changed. And it may be called
+/// more than once for one change, when a link is lost before it is up: what it does must bear that.
 pub trait Prepare: Send + Sync + 'static {
     /// Called with the link while nobody else has it. An error drops the link; the next attempt follows after the usual
     /// pause. Time is bounded by [`Config::connect_timeout`], which is shared with dialling and logging in.

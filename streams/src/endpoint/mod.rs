@@ -2,6 +2,8 @@
 
 mod dial;
 mod sentinel;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 
 use std::fmt;
@@ -11,6 +13,8 @@ use std::time::Duration;
 
 pub use dial::{Dial, Duplex, TcpDial};
 pub use sentinel::Sentinel;
+#[cfg(feature = "tls")]
+pub use tls::TlsDial;
 pub use url::{StoreUrl, Target, UrlError};
 
 /// A boxed future, for traits that are used as objects.

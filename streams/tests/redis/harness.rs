@@ -37,7 +37,7 @@ pub(crate) fn free_port() -> u16 {
         .port()
 }
 
-fn temp_dir() -> PathBuf {
+pub(crate) fn temp_dir() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("trove-streams-{}-{number}", std::process::id()));

@@ -17,3 +17,5 @@ mod outcomes;
 mod scripts;
 mod sentinels;
 mod tails;
+#[cfg(feature = "tls")]
+mod tls;
