@@ -30,6 +30,13 @@ async fn replicated(connection: &Connection, watcher: &Server) {
     .await;
 }
 
+/// The sentinel cuts all links of a server that it promotes, which may hit one that was made a moment before.
+async fn value_of_a(connection: &Connection) -> u64 {
+    let mut get = cmd("GET");
+    get.arg("a");
+    until("an answer", async || connection.query_as(&get).await.ok()).await
+}
+
 #[tokio::test]
 async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
     let mut master = Server::start();
@@ -78,10 +85,10 @@ async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
         .expect("another server is another history");
     assert_eq!(history.run_id, before.server.history.run_id);
     assert!(after.server.was_promoted_from(&history), "{after:?}");
-    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+    assert_eq!(value_of_a(&connection).await, 1);
     // What becomes of the old master is of no concern now.
     master.kill();
-    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+    assert_eq!(value_of_a(&connection).await, 1);
 }
 
 #[tokio::test]
@@ -106,7 +113,7 @@ async fn a_master_that_dies_is_replaced_by_its_replica() {
         .changed_from
         .expect("another server is another history");
     assert_eq!(history.run_id, before.server.history.run_id);
-    assert_eq!(run::<u64>(&connection, &["GET", "a"]).await, 1);
+    assert_eq!(value_of_a(&connection).await, 1);
 }
 
 #[tokio::test]
