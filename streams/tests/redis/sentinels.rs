@@ -1,0 +1,187 @@
+//! Finding the master through Sentinel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::cmd;
+use trove_streams::{
+    Connection, Credentials, DownReason, Endpoint, Error, ResolveError, Resolver, Sentinel, TcpDial,
+};
+
+use crate::harness::{
+    PATIENCE, Server, down_because, free_port, next_up, quick, run, sentinel, until, up,
+};
+
+/// Waits until the sentinel knows the master's replica and the replica has all that was written.
+async fn replicated(connection: &Connection, watcher: &Server) {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    until(
+        "the replica to have all, and the sentinel to know it",
+        async || {
+            let mut replicas = cmd("SENTINEL");
+            replicas.arg("REPLICAS").arg("hunt");
+            let replicas: Vec<redis::Value> =
+                replicas.query_async(&mut plain.clone()).await.ok()?;
+            let copied: u64 = run(connection, &["WAIT", "1", "50"]).await;
+            (replicas.len() == 1 && copied == 1).then_some(())
+        },
+    )
+    .await;
+}
+
+/// The sentinel cuts all links of a server that it promotes, which may hit one that was made a moment before.
+async fn value_of_a(connection: &Connection) -> u64 {
+    let mut get = cmd("GET");
+    get.arg("a");
+    until("an answer", async || connection.query_as(&get).await.ok()).await
+}
+
+#[tokio::test]
+async fn after_a_failover_the_new_master_is_found_and_the_change_reported() {
+    let mut master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    // One of the two sentinels in the URL is not there.
+    let url = format!(
+        "redis+sentinel://127.0.0.1:{},127.0.0.1:{}/hunt",
+        free_port(),
+        watcher.port
+    );
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    let before = up(&connection).await;
+    assert_eq!(
+        before.server.endpoint,
+        Some(Endpoint::new("127.0.0.1", master.port))
+    );
+    run::<()>(&connection, &["SET", "a", "1"]).await;
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    replicated(&connection, &watcher).await;
+    // By command, so that the old master answers all the way and would go on taking commands.
+    until("a failover to begin", async || {
+        cmd("SENTINEL")
+            .arg("FAILOVER")
+            .arg("hunt")
+            .query_async::<()>(&mut plain.clone())
+            .await
+            .ok()
+    })
+    .await;
+    let after = until("the promoted replica", async || {
+        let to_replica = Some(Endpoint::new("127.0.0.1", replica.port));
+        connection
+            .state()
+            .up()
+            .filter(|up| up.server.endpoint == to_replica)
+            .cloned()
+    })
+    .await;
+    let history = after
+        .changed_from
+        .clone()
+        .expect("another server is another history");
+    assert_eq!(history.run_id, before.server.history.run_id);
+    assert!(after.server.was_promoted_from(&history), "{after:?}");
+    assert_eq!(value_of_a(&connection).await, 1);
+    // What becomes of the old master is of no concern now.
+    master.kill();
+    assert_eq!(value_of_a(&connection).await, 1);
+}
+
+#[tokio::test]
+async fn a_master_that_dies_is_replaced_by_its_replica() {
+    let mut master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    let url = format!("redis+sentinel://127.0.0.1:{}/hunt", watcher.port);
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    let before = up(&connection).await;
+    run::<()>(&connection, &["SET", "a", "1"]).await;
+    replicated(&connection, &watcher).await;
+    master.kill();
+    let after = next_up(&connection, before.link).await;
+    assert_eq!(
+        after.server.endpoint,
+        Some(Endpoint::new("127.0.0.1", replica.port))
+    );
+    let history = after
+        .changed_from
+        .expect("another server is another history");
+    assert_eq!(history.run_id, before.server.history.run_id);
+    assert_eq!(value_of_a(&connection).await, 1);
+}
+
+#[tokio::test]
+async fn a_failover_is_announced_without_a_link_to_the_old_master() {
+    let master = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    let watcher = sentinel("hunt", master.port);
+    let resolver = Sentinel::new(
+        vec![Endpoint::new("127.0.0.1", watcher.port)],
+        "hunt",
+        Credentials::default(),
+        Arc::new(TcpDial),
+    );
+    let current = resolver.resolve().await.unwrap();
+    assert_eq!(current.port, master.port);
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    let fail_over = until("a failover to begin", async || {
+        let mut failover = cmd("SENTINEL");
+        failover
+            .arg("FAILOVER")
+            .arg("hunt")
+            .query_async::<()>(&mut plain.clone())
+            .await
+            .ok()
+    });
+    let both = async { tokio::join!(resolver.moved(&current), fail_over) };
+    tokio::time::timeout(PATIENCE, both)
+        .await
+        .expect("the failover is announced");
+    assert_eq!(resolver.resolve().await.unwrap().port, replica.port);
+}
+
+#[tokio::test]
+async fn a_name_that_no_sentinel_knows_and_sentinels_that_are_not_there_are_told_apart() {
+    let master = Server::start();
+    let watcher = sentinel("hunt", master.port);
+    let url = format!("redis+sentinel://127.0.0.1:{}/other", watcher.port);
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    down_because(&connection, |reason| matches!(reason, DownReason::Resolve(ResolveError::UnknownMaster { master }) if master == "other")).await;
+    let url = format!("redis+sentinel://127.0.0.1:{}/hunt", free_port());
+    let connection = Connection::to(&url.parse().unwrap(), quick())
+        .unwrap()
+        .start();
+    down_because(&connection, |reason| {
+        matches!(
+            reason,
+            DownReason::Resolve(ResolveError::NoAnswer { asked: 1, .. })
+        )
+    })
+    .await;
+    let error = connection
+        .wait_up(Duration::from_millis(1))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotConnected { .. }));
+}
+
+#[tokio::test]
+async fn a_sentinel_itself_is_no_server() {
+    let server = Server::start();
+    let watcher = sentinel("hunt", server.port);
+    let connection = crate::harness::connect_with(&watcher, quick());
+    down_because(
+        &connection,
+        |reason| matches!(reason, DownReason::NotMaster { role } if role == "sentinel"),
+    )
+    .await;
+}
