@@ -90,8 +90,8 @@ pub struct Metrics {
     wallets: IntGauge,
     held: IntGauge,
     connections: IntGauge,
-    batches: IntGauge,
-    syncs: IntGauge,
+    batches: IntCounter,
+    syncs: IntCounter,
     /// The fields that every poll answer shares, prepared once.
     pub poll_fields: FieldBlock,
 }
@@ -131,6 +131,7 @@ impl Metrics {
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let counters = |name: &str, help: &str| Opts::new(name, help);
         let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help));
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help));
         let requests = registered(
             &registry,
             HistogramVec::new(
@@ -162,7 +163,7 @@ impl Metrics {
                 &registry,
                 Histogram::with_opts(seconds("trove_event_loop_lag_seconds", "How late the event loop's timer fires.")),
             ),
-            credits: registered(&registry, IntCounter::new("trove_credits_total", "Finds credited through this process.")),
+            credits: counter("trove_credits_total", "Finds credited through this process."),
             slow: SLOW_CAUSES.map(|cause| slow.with_label_values(&[cause])).into(),
             coins: registered(
                 &registry,
@@ -171,8 +172,8 @@ impl Metrics {
             wallets: gauge("trove_mirror_wallets", "Wallets in memory."),
             held: gauge("trove_held_polls", "Polls held until there is news."),
             connections: gauge("trove_connections", "Open connections of the public listener."),
-            batches: gauge("trove_store_batches", "Transactions that the embedded store committed since its start."),
-            syncs: gauge("trove_store_syncs", "fdatasync calls of the embedded store since its start."),
+            batches: counter("trove_store_batches_total", "Transactions that the embedded store committed."),
+            syncs: counter("trove_store_syncs_total", "fdatasync calls of the embedded store."),
             poll_fields: FieldBlock::new(&[
                 ("content-type", "application/json"),
                 ("cache-control", "no-store"),
@@ -221,8 +222,8 @@ impl Metrics {
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
-        self.batches.set(count(gauges.batches));
-        self.syncs.set(count(gauges.syncs));
+        self.batches.inc_by(gauges.batches.saturating_sub(self.batches.get()));
+        self.syncs.inc_by(gauges.syncs.saturating_sub(self.syncs.get()));
         for (hunt, totals) in hunts {
             let figures = [totals.recorded, totals.credited, totals.expired, totals.pending, totals.revoked];
             for (state, coins) in COIN_STATES.iter().zip(figures) {

@@ -22,7 +22,6 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -298,11 +297,12 @@ pub struct ExportQuery {
 pub async fn export(
     State(app): State<Arc<App>>,
     Path(hunt): Path<String>,
-    Query(query): Query<HashMap<String, String>>,
+    query: Result<Query<ExportQuery>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     app.admin(&headers)?;
-    stream_export(&app, &hunt, query.get("format").map(String::as_str)).await
+    let Query(query) = query.map_err(|error| Problem::parameter("query", error.body_text()))?;
+    stream_export(&app, &hunt, query.format.as_deref()).await
 }
 
 /// An export as a streamed answer. A failure midway cuts the connection, so that nobody takes a part for the whole.
