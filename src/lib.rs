@@ -4,4 +4,5 @@ pub mod auth;
 pub mod config;
 pub mod front;
 pub mod game;
+pub mod ledger;
 pub mod store;
