@@ -1,8 +1,10 @@
 //! Trove: a real-time treasure-hunt game server.
 
 pub mod auth;
+pub mod cli;
 pub mod config;
 pub mod front;
 pub mod game;
 pub mod ledger;
+pub mod serve;
 pub mod store;
