@@ -112,7 +112,7 @@ pub enum KeyError {
 fn beside(dir: Option<&Path>) -> String {
     dir.map_or_else(String::new, |dir| {
         format!(
-            ", or name the directory of a store that was served before ({} has none)",
+            ", or name with --store the directory of a store that was served before ({} has none)",
             dir.display()
         )
     })

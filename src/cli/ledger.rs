@@ -8,7 +8,7 @@ use crate::ledger::{HuntVerdict, SumsReport, VerifyReport};
 use crate::store::embedded::{AuditStore, OpenError};
 use http::Method;
 use http_body_util::BodyExt;
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -45,7 +45,9 @@ fn no_such_hunt(hunt: &HuntId, dir: &Path) -> Failure {
 
 /// Shows on a terminal that something goes on.
 fn spinner(what: String) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_message(what);
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+        .with_message(what)
+        .with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }

@@ -32,7 +32,8 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage::report(&error),
     };
-    let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
+    // The output is not locked: the server has threads that print.
+    let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout());
     let outcome = run(args.command, &mut out).and_then(|code| {
         out.flush()?;
         Ok(code)

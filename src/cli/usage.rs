@@ -1,6 +1,8 @@
 //! What clap has to say, in this program's form: help as it is, errors on one line.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use super::args::Args;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 /// Prints help or the version, status 0; an error in one line, status 2.
@@ -33,23 +35,19 @@ fn line(error: &clap::Error) -> String {
         .filter_map(|line| line.trim().strip_prefix("tip: "))
         .map(|tip| format!("; {}", join(tip)));
     let tips: String = tips.collect();
-    format!("{first}{tips}; see {} --help", command(error))
+    format!("{first}{tips}; see {} --help", command())
 }
 
-/// The command that was used, as its usage begins.
-fn command(error: &clap::Error) -> String {
-    let usage = match error.get(ContextKind::Usage) {
-        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
-        _ => String::new(),
-    };
-    let words = usage
-        .split_whitespace()
-        .skip_while(|word| *word == "Usage:")
-        .take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()));
-    let words: Vec<&str> = words.collect();
-    if words.is_empty() {
-        "trove".into()
-    } else {
-        words.join(" ")
+/// The command that was typed, as far as there is one.
+fn command() -> String {
+    let mut command = Args::command();
+    let mut words = vec![command.get_name().to_owned()];
+    for word in std::env::args_os().skip(1) {
+        let Some(next) = command.find_subcommand(word) else {
+            break;
+        };
+        words.push(next.get_name().to_owned());
+        command = next.clone();
     }
+    words.join(" ")
 }
