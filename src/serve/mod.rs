@@ -27,4 +27,5 @@ pub mod problem;
 pub mod run;
 pub mod socket;
 
+pub use openapi::document as openapi;
 pub use run::{Reload, ServeError, run};
