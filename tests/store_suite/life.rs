@@ -101,6 +101,21 @@ pub(crate) async fn a_hunt_with_something_pending_cannot_be_archived<F: Fixture>
     assert_eq!(again.generation, archived.generation);
 }
 
+pub(crate) async fn a_pending_find_worth_nothing_holds_back_archiving<F: Fixture>() {
+    let mut world = World::<F>::new().await;
+    let (ada, bob) = (world.player("ada").await, world.player("bob").await);
+    world.find(ada, of("nothing")).await.unwrap();
+    world.find(bob, of("nothing")).await.unwrap();
+    step(&world, LifeStep::Close).await.unwrap();
+    world.poll(bob).await;
+    world.fixture.restart(0).await;
+    let pending = step(&world, LifeStep::Archive).await;
+    assert_eq!(pending.err(), Some(HuntError::Pending(1)));
+    world.poll(ada).await;
+    step(&world, LifeStep::Archive).await.unwrap();
+    world.verify().await;
+}
+
 pub(crate) async fn an_archived_hunt_is_over<F: Fixture>() {
     let world = World::<F>::new().await;
     let ada = world.player("ada").await;

@@ -85,6 +85,7 @@ macro_rules! conformance {
                 a_closed_hunt_takes_no_finds_and_polls_go_on
                 a_closed_hunt_can_be_opened_again
                 a_hunt_with_something_pending_cannot_be_archived
+                a_pending_find_worth_nothing_holds_back_archiving
                 an_archived_hunt_is_over
                 every_change_moves_the_generation_and_nothing_else_does
                 a_found_treasure_cannot_be_removed_or_change_its_kind

@@ -82,8 +82,10 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             .values_mut()
             .filter(|slot| slot.totals_changed)
         {
-            self.totals
-                .insert(slot.hunt.number, encode(&slot.totals)?.as_slice())?;
+            self.totals.insert(
+                slot.hunt.number,
+                encode(&(slot.totals, slot.pending_finds))?.as_slice(),
+            )?;
             slot.totals_changed = false;
         }
         self.state.alive_at = self.now;
@@ -238,6 +240,7 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             slot.totals_changed = true;
             match &entry.change {
                 Change::Find(find) => {
+                    slot.pending_finds += 1;
                     self.rows.insert(
                         row_key(prefix, Row::Pending(find.seq)).as_slice(),
                         [].as_slice(),
@@ -254,6 +257,10 @@ impl<'txn, 'state> Batch<'txn, 'state> {
                     }
                 }
                 Change::Credit(find) | Change::Expire(find, _) | Change::Revoke(find) => {
+                    slot.pending_finds = slot
+                        .pending_finds
+                        .checked_sub(1)
+                        .ok_or(Fault::Missing("a pending find is not counted"))?;
                     self.rows
                         .remove(row_key(prefix, Row::Pending(find.seq)).as_slice())?;
                 }
@@ -519,7 +526,11 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             Err(error) => return Ok(Err(error)),
         };
         let mut hunt = Hunt::clone(&slot.hunt);
-        if let Err(error) = hunt.step(step, self.now, slot.totals.pending) {
+        let pending = match slot.totals.pending {
+            0 => slot.pending_finds,
+            coins => coins,
+        };
+        if let Err(error) = hunt.step(step, self.now, pending) {
             return Ok(Ok(Err(error)));
         }
         if hunt.generation == slot.hunt.generation {

@@ -15,7 +15,7 @@ pub(super) const SCHEMA_VERSION: u32 = 1;
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 /// Hunt number → the hunt (postcard).
 pub(super) const HUNTS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("hunts");
-/// Hunt number → its totals (postcard).
+/// Hunt number → its totals and the number of its pending finds (postcard).
 pub(super) const TOTALS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("totals");
 /// Hunt and treasure number of each treasure that was found at least once.
 pub(super) const FOUND: TableDefinition<'_, (u32, u32), ()> = TableDefinition::new("found");

@@ -179,6 +179,7 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
         discrepancy_count: 0,
     };
     let mut current: Option<(PlayerId, PlayerRows)> = None;
+    let mut pending_rows = 0;
     walk(txn, hunt.number, |player, kind, seq, value| {
         if current.as_ref().is_none_or(|(last, _)| *last != player) {
             if let Some((player, rows)) = current.take() {
@@ -192,6 +193,7 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
         match kind {
             KIND_WALLET => rows.wallet = Some(decode(value)?),
             KIND_PENDING => {
+                pending_rows += 1;
                 rows.pending.insert(seq);
             }
             KIND_LEDGER => {
@@ -217,10 +219,18 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
     if let Some((player, rows)) = current.take() {
         close(&mut audit, player, rows);
     }
-    let totals: Totals = match txn.open_table(TOTALS)?.get(hunt.number)? {
+    let (totals, pending_finds): (Totals, u64) = match txn.open_table(TOTALS)?.get(hunt.number)? {
         Some(bytes) => decode(bytes.value())?,
-        None => Totals::default(),
+        None => Default::default(),
     };
+    if pending_finds != pending_rows {
+        report(
+            &mut audit,
+            format!(
+                "the hunt counts {pending_finds} pending finds, its wallets have {pending_rows}"
+            ),
+        );
+    }
     for discrepancy in audit.sums.discrepancies(&totals) {
         report(&mut audit, discrepancy.to_string());
     }

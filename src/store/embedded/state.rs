@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(super) struct HuntSlot {
     pub(super) hunt: Arc<Hunt>,
     pub(super) totals: Totals,
+    /// Finds that are pending, in all wallets: those worth nothing do not show in the totals.
+    pub(super) pending_finds: u64,
     pub(super) totals_changed: bool,
     pub(super) found: BTreeSet<u32>,
 }
@@ -28,6 +30,7 @@ impl HuntSlot {
         Self {
             hunt: Arc::new(hunt),
             totals: Totals::default(),
+            pending_finds: 0,
             totals_changed: true,
             found: BTreeSet::new(),
         }
@@ -95,7 +98,7 @@ impl State {
             let number = number.value();
             let mut slot = HuntSlot::new(hunt);
             if let Some(bytes) = totals.get(number)? {
-                slot.totals = decode(bytes.value())?;
+                (slot.totals, slot.pending_finds) = decode(bytes.value())?;
             }
             slot.totals_changed = false;
             for row in found.range((number, 0)..=(number, u32::MAX))? {
