@@ -20,6 +20,8 @@ use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend,
 };
+use rustix::fs::FlockOperation;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +31,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// The store's file in its directory.
 pub const FILE_NAME: &str = "trove.redb";
+/// Where the file is made before it has that name, so that a crash while it is made leaves no broken store.
+const NEW_FILE_NAME: &str = "trove.redb.new";
 /// Beside it: the random number of the last start, which a file put back from a copy does not match.
 const INCARNATION_FILE: &str = "incarnation";
 
@@ -157,6 +161,7 @@ impl EmbeddedStore {
             .create(&dir)
             .map_err(io)?;
         let path = dir.join(FILE_NAME);
+        create_file(&dir, &path)?;
         let counters = Arc::new(DiskCounters::default());
         let (file, shared_counters, cache_bytes) =
             (path.clone(), counters.clone(), options.cache_bytes);
@@ -252,6 +257,49 @@ impl EmbeddedStore {
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
         })
     }
+}
+
+/// Makes an empty file if there is none: under another name, synced, then renamed, and the directory synced too.
+fn create_file(dir: &Path, path: &Path) -> Result<(), OpenError> {
+    let io = |source| OpenError::Io {
+        path: dir.to_owned(),
+        source,
+    };
+    match std::fs::metadata(path) {
+        // redb takes an empty file for a new one; this one was a store, or is none.
+        Ok(file) if file.len() == 0 => {
+            return Err(OpenError::Damaged {
+                path: path.to_owned(),
+                why: "it is empty".into(),
+            });
+        }
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let locked = File::open(dir).map_err(io)?;
+    match rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.to_owned())),
+        Err(error) => return Err(io(error.into())),
+    }
+    if path.exists() {
+        return Ok(());
+    }
+    let new = dir.join(NEW_FILE_NAME);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let db = Builder::new()
+        .create(&new)
+        .map_err(|error| open_error(&new, error))?;
+    db.close().map_err(|error| open_error(&new, error))?;
+    File::open(&new)
+        .and_then(|file| file.sync_all())
+        .map_err(io)?;
+    std::fs::rename(&new, path).map_err(io)?;
+    locked.sync_all().map_err(io)
 }
 
 /// Refuses a file of a newer layout before anything is written to it.
