@@ -9,7 +9,9 @@ use super::keys::{
 use super::shared::{OnFatal, Opener, Shared};
 use super::state::State;
 use super::writer::Writer;
-use super::{EmbeddedStore, FEED_BATCHES_MAX, LONG_READS_MAX, QUEUE_JOBS_MAX, READS_MAX, read};
+use super::{
+    EmbeddedStore, FEED_BATCHES_MAX, LONG_READS_MAX, QUEUE_JOBS_MAX, Queue, READS_MAX, read,
+};
 use crate::game::Millis;
 use crate::game::hunt::Hunt;
 use crate::game::ids::HuntId;
@@ -231,6 +233,7 @@ impl EmbeddedStore {
             options.on_fatal,
         ));
         shared.publish(&state);
+        let identity = state.identity;
         let (commands, receiver) = std_mpsc::sync_channel(QUEUE_JOBS_MAX);
         let (feed, feed_receiver) = mpsc::channel(FEED_BATCHES_MAX);
         let writer = Writer {
@@ -241,6 +244,7 @@ impl EmbeddedStore {
             feed,
             last_tick: Instant::now(),
             warned_behind: false,
+            more_due: false,
         };
         std::thread::Builder::new()
             .name("trove-store".into())
@@ -250,8 +254,12 @@ impl EmbeddedStore {
                 source,
             })?;
         Ok(Self {
+            identity,
+            queue: Queue {
+                commands,
+                shared: shared.clone(),
+            },
             shared,
-            commands,
             feed: Mutex::new(Some(feed_receiver)),
             reads: Arc::new(Semaphore::new(READS_MAX)),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
@@ -377,15 +385,14 @@ fn set_up(
     let now = clock.now();
     if !fresh {
         note_restored(&mut state, sidecar, (device, inode), now);
-        state.outages.record(state.alive_at, now);
+        state.outages_unsaved = state.outages.record(state.alive_at, now);
     }
     state.incarnation = Some((u64::from_le_bytes(random::<8>()?), device, inode));
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
-    let (epoch, outages, incarnation) = (state.epoch, state.outages.clone(), state.incarnation);
+    let (epoch, incarnation) = (state.epoch, state.incarnation);
     let mut batch = Batch::open(&txn, &mut state, options.limits, now)?;
     batch.set_meta(meta::EPOCH, &epoch)?;
-    batch.set_meta(meta::OUTAGES, &outages)?;
     if let Some(incarnation) = incarnation {
         batch.set_meta(meta::INCARNATION, &incarnation)?;
     }

@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) hunts: HashMap<HuntId, HuntSlot>,
     pub(super) next_hunt: u32,
     pub(super) outages: Outages,
+    /// Whether the file does not have all of them yet.
+    pub(super) outages_unsaved: bool,
     pub(super) feed_position: u64,
     pub(super) forgotten_to: u64,
     /// When the next id may have to be forgotten; 0 to look.
