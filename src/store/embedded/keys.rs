@@ -45,7 +45,7 @@ pub(super) mod meta {
     pub(in super::super) const SECRET: &str = "secret";
     /// `u64`: the epoch that cursors carry.
     pub(in super::super) const EPOCH: &str = "epoch";
-    /// `(u64, u64, u64)`: a random number made at each start (also beside the file), device and inode of the file.
+    /// `(u64, u64, u64)`: a random number made at each start, device and inode of the file; see `beside`.
     pub(in super::super) const INCARNATION: &str = "incarnation";
     /// `u64`: the latest time at which the store is known to have been up.
     pub(in super::super) const ALIVE_AT: &str = "alive_at";

@@ -4,7 +4,8 @@
 //! - [`writer`]: the one thread that writes, a batch at a time; [`batch`] is what it does within a transaction, [`state`]
 //!   what it keeps in memory.
 //! - [`read`]: reads, on threads of their own, each of one committed moment.
-//! - [`open`]: opening: locks, identity, outages, restored files.
+//! - [`open`]: opening: locks, identity, outages.
+//! - [`beside`]: how a file that was put back from a copy is known.
 //! - [`backend`]: the file itself.
 //!
 //! An answer is given once the batch that it belongs to is synced to disk. redb's quick repair is on, so that a start
@@ -12,6 +13,7 @@
 
 mod backend;
 mod batch;
+mod beside;
 mod keys;
 mod open;
 mod read;

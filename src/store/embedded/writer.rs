@@ -2,6 +2,7 @@
 //! the answers go.
 
 use super::batch::{Answer, Batch};
+use super::beside::Beside;
 use super::keys::{DUE, Fault, parse_due_key};
 use super::shared::{Shared, clone_db};
 use super::state::State;
@@ -89,6 +90,8 @@ pub(super) struct Writer {
     pub(super) warned_behind: bool,
     /// Whether the last housekeeping ended at its limit, so that the next is due at once.
     pub(super) more_due: bool,
+    /// What lies beside the file, if it is one.
+    pub(super) beside: Option<Beside>,
 }
 
 /// Why a batch came to nothing.
@@ -113,6 +116,13 @@ impl Writer {
             shared.fatal("the store's thread panicked");
         }
         let closed = catch_unwind(AssertUnwindSafe(|| shared.close()));
+        let healthy = !matches!(shared.health(), Health::Down(_));
+        if let (Some(beside), Some((incarnation, ..))) = (&self.beside, self.state.incarnation)
+            && closed.is_ok()
+            && healthy
+        {
+            beside.say_stopped(incarnation);
+        }
         if closed.is_ok()
             && let Ok(Some(done)) = ran
         {
