@@ -451,11 +451,13 @@ fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
                 .split(|byte| b"\r\n".contains(byte))
                 .next()
                 .unwrap_or_default();
-            let version = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-            match version.strip_prefix(b"HTTP/") {
-                Some([b'0'..=b'9']) | Some([b'0'..=b'9', b'.', b'0'..=b'9']) => {
-                    Refusal::UnknownVersion
-                }
+            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+            let version = match words[..] {
+                [_, _, version] => version.strip_prefix(b"HTTP/"),
+                _ => None,
+            };
+            match version {
+                Some([b'0'..=b'9'] | [b'0'..=b'9', b'.', b'0'..=b'9']) => Refusal::UnknownVersion,
                 _ => Refusal::BadRequestLine,
             }
         }
