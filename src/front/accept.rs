@@ -80,8 +80,12 @@ impl<B: Backend> Front<B> {
         listener: TcpListener,
         mut phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
+        let socket = SockRef::from(&listener);
         // Accepted sockets inherit it: one system call instead of one a connection.
-        SockRef::from(&listener).set_tcp_nodelay(true)?;
+        socket.set_tcp_nodelay(true)?;
+        // Listening again only changes the queue's length. The runtime's own is 128: a crowd that reconnects at once
+        // overflows it, and each client left out tries again a whole second later.
+        socket.listen(i32::try_from(self.limits.backlog_max).unwrap_or(i32::MAX))?;
         let clock = Clock(tokio::spawn({
             let front = self.clone();
             async move { front.tick().await }

@@ -307,6 +307,14 @@ impl Running {
         client.reply()
     }
 
+    /// Like `ask`, for a server that may drop the connection: the status, if there was an answer.
+    pub(crate) fn ask_status(&self, bytes: &[u8]) -> Option<u16> {
+        let mut client = self.connect();
+        client.try_send(bytes);
+        let answer = String::from_utf8(client.rest_or_reset()).ok()?;
+        answer.get(9..12)?.parse().ok()
+    }
+
     /// Starts draining and waits for the server to have ended.
     pub(crate) fn drain(&mut self) {
         let _ = self.phase.send(Phase::Draining);
