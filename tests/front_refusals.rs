@@ -281,7 +281,7 @@ impl Random {
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        usize::try_from(self.next() % bound as u64).unwrap_or(0)
     }
 }
 
@@ -293,7 +293,7 @@ fn seed() -> u64 {
         let since = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .expect("a clock");
-        since.as_nanos() as u64 | 1
+        u64::from(since.subsec_nanos()) << 20 | since.as_secs() | 1
     });
     println!("FRONT_SEED={seed}");
     seed
@@ -308,7 +308,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
             .min(bytes.len().saturating_sub(1));
         match random.below(5) {
             _ if bytes.is_empty() => bytes.push(b'G'),
-            0 => bytes[at] = random.next() as u8,
+            0 => bytes[at] = random.next().to_le_bytes()[7],
             1 => bytes[at] = TELLING[random.below(TELLING.len())],
             2 => drop(bytes.remove(at)),
             3 => bytes.insert(at, TELLING[random.below(TELLING.len())]),

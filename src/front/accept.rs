@@ -145,11 +145,11 @@ impl<B: Backend> Front<B> {
             Some(EMFILE | ENFILE) => {
                 // The connection stays in the queue and the listener stays readable: without a descriptor to take it
                 // with, this loop would spin. The reserve lets it be told and closed.
-                if reserve.lend() {
-                    if let Some(Ok((stream, _))) = accept_now(listener).await {
-                        count(&self.counters.dropped_connections);
-                        self.shed(&stream);
-                    }
+                if reserve.lend()
+                    && let Some(Ok((stream, _))) = accept_now(listener).await
+                {
+                    count(&self.counters.dropped_connections);
+                    self.shed(&stream);
                 }
                 if !reserve.refill() {
                     warn!(%error, "no descriptor left for new connections");

@@ -4,7 +4,7 @@
 //! differently is refused, see [`Refusal`]), keeps every bound of [`Limits`], frames every answer itself, and costs an
 //! idle connection less than 1,000 bytes.
 //!
-//! The life of a connection, in `connection.rs`: it *reads* until it has a head; offers it to
+//! The life of a connection (`connection.rs`): it *reads* until it has a head; offers it to
 //! [`Backend::answer_now`]; if that declines, holds an *exchange* with [`Backend::call`], feeding it the body and
 //! writing its answer; *discards* what was not wanted of the body; and reads on. In the end it *closes* its half and
 //! *lingers* until the client has closed the other, so that the last answer is not lost to a reset.
@@ -27,15 +27,19 @@ mod chunk;
 mod closing;
 mod connection;
 mod exchange;
+mod framing;
 mod head;
+mod intake;
 mod limits;
 mod output;
+mod reading;
 mod refusal;
 mod request;
 mod response;
 mod scratch;
 mod seats;
 mod service;
+mod target;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,7 +55,8 @@ pub use answer::{Answer, FieldBlock, UnwritableField};
 pub use body::{Body, BodyError};
 pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
-pub use head::{FieldSlots, Framing, Head, Origin, field_slots};
+pub use framing::Framing;
+pub use head::{FieldSlots, Head, Origin, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
 pub use refusal::Refusal;
 pub use seats::TICK_MS;

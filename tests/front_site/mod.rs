@@ -199,7 +199,11 @@ fn site(gate: Arc<Gate>) -> Site {
 
 /// `bytes` bytes that differ along the way.
 pub(crate) fn large(bytes: usize) -> Bytes {
-    (0..bytes).map(|i| b'a' + (i / 7 % 26) as u8).collect()
+    let mut letters = (b'a'..=b'z').cycle();
+    (0..bytes.div_ceil(7))
+        .flat_map(|_| [letters.next().unwrap_or(b'a'); 7])
+        .take(bytes)
+        .collect()
 }
 
 impl Backend for Site {
