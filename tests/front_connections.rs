@@ -432,6 +432,21 @@ fn a_request_under_way_when_the_drain_begins_is_answered() {
 }
 
 #[test]
+fn connections_that_say_nothing_do_not_hold_up_the_drain() {
+    let mut server = Running::with(|limits| {
+        limits.drain_deadline_ms = 3_600_000;
+        limits.linger_timeout_ms = 200;
+    });
+    let silent = [server.connect(), server.connect()];
+    let idle = [used(&server, true), used(&server, true)];
+    until("all are accepted", || server.front.connections() == 4);
+    // Neither kind closes its half.
+    server.drain();
+    assert_eq!(server.front.connections(), 0);
+    drop((silent, idle));
+}
+
+#[test]
 fn a_client_that_never_closes_is_waited_for_only_so_long() {
     let server = Running::with(|limits| limits.linger_timeout_ms = 200);
     let mut client = server.connect();

@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::answer::push_refusal;
 use super::connection::Connection;
 use super::limits::Limits;
 use super::refusal::Refusal;
@@ -157,7 +156,9 @@ impl<B: Backend> Front<B> {
                 }
                 Ok(())
             }
-            Some(EBADF | EFAULT | EINVAL | ENOTSOCK) => Err(io::Error::from(error.kind())),
+            Some(fatal @ (EBADF | EFAULT | EINVAL | ENOTSOCK)) => {
+                Err(io::Error::from_raw_os_error(fatal))
+            }
             _ if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
             _ => {
                 tracing::debug!(%error, "an accept failed");
@@ -169,18 +170,10 @@ impl<B: Backend> Front<B> {
 
     /// Answers 503 as well as it can be done at once, and closes.
     fn shed(&self, stream: &TcpStream) {
-        let mut answer = Vec::new();
-        push_refusal(
-            &mut answer,
-            Refusal::TooManyConnections,
-            false,
-            b"",
-            self.retry_after_s(),
-        );
         // A request left unread would turn the close into a reset, and take the answer with it.
         let mut request = [0; 4096];
         let _ = stream.try_read(&mut request);
-        let _ = stream.try_write(&answer);
+        let _ = stream.try_write(&self.refusal(Refusal::TooManyConnections));
     }
 
     async fn drain(self: &Arc<Self>) {

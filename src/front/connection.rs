@@ -39,6 +39,8 @@ pub(super) enum Stage {
 pub(super) enum Timer {
     None,
     Silent,
+    /// A connection that came just before the drain, and has said nothing yet.
+    LastCall,
     Idle,
     Header,
     Body,
@@ -141,14 +143,7 @@ impl<IO, B: Backend> Connection<IO, B> {
         let mut connection = Self::seated(front, io, peer, seat);
         connection.refused = true;
         connection.stage = Stage::Closing;
-        let kept = connection.kept.get_or_insert_default();
-        push_refusal(
-            &mut kept.unsent,
-            Refusal::TooManyConnections,
-            false,
-            b"",
-            front.retry_after_s(),
-        );
+        connection.kept.get_or_insert_default().unsent = front.refusal(Refusal::TooManyConnections);
         Some(connection)
     }
 
@@ -285,15 +280,13 @@ where
         let limits = &self.front.limits;
         let ms = match timer {
             Timer::None => return self.front.seats.disarm(self.seat),
-            // A connection that came just before the drain gets a moment to say what it came for.
-            Timer::Silent if self.front.is_draining() => limits.linger_timeout_ms,
             Timer::Silent => limits.silent_timeout_ms,
             Timer::Idle => limits.idle_timeout_ms,
             Timer::Header => limits.header_timeout_ms,
             Timer::Body => limits.body_timeout_ms,
             Timer::Answer => limits.answer_timeout_ms,
             Timer::Write => limits.write_timeout_ms,
-            Timer::Linger => limits.linger_timeout_ms,
+            Timer::Linger | Timer::LastCall => limits.linger_timeout_ms,
         };
         self.front.seats.arm(self.seat, ms);
     }
@@ -302,7 +295,7 @@ where
         let timer = std::mem::replace(&mut self.timer, Timer::None);
         match timer {
             Timer::None => return Flow::Go,
-            Timer::Silent | Timer::Idle => {
+            Timer::Silent | Timer::LastCall | Timer::Idle => {
                 self.expired = true;
                 return Flow::Go;
             }
@@ -326,15 +319,15 @@ where
             .exchange
             .as_ref()
             .is_some_and(|exchange| exchange.head_only);
+        self.refuse_method(s, refusal, head_only);
+    }
+
+    /// The same for a request whose method is known, but which is no exchange yet.
+    pub(super) fn refuse_method(&mut self, s: &mut Scratch, refusal: Refusal, head_only: bool) {
         self.exchange = None;
         count(&self.front.counters.refused_requests);
-        push_refusal(
-            &mut s.out,
-            refusal,
-            head_only,
-            &s.date,
-            self.front.retry_after_s(),
-        );
+        let retry_after_s = self.front.retry_after_s();
+        push_refusal(&mut s.out, refusal, head_only, &s.date, retry_after_s);
         self.client_is_done = false;
         self.stage = Stage::Closing;
     }

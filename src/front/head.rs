@@ -188,7 +188,7 @@ impl<'h> Head<'h> {
         self.minor
     }
 
-    /// All fields in the order sent.
+    /// All fields in the order sent, also those that concern the connection only.
     pub fn fields(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
         self.fields.iter().map(|field| (field.name, field.value))
     }

@@ -209,6 +209,16 @@ impl<B: Backend> Front<B> {
         }
     }
 
+    /// A refusal's whole answer, for a connection that has no turn of its own.
+    fn refusal(&self, refusal: Refusal) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let scratch = scratch::Scratch::take(self.unix_s.load(Relaxed));
+        let retry_after_s = self.retry_after_s();
+        answer::push_refusal(&mut answer, refusal, false, &scratch.date, retry_after_s);
+        scratch.give_back();
+        answer
+    }
+
     /// Seconds that a refused client is asked to stay away: spread, so that a crowd does not return as one.
     fn retry_after_s(&self) -> u32 {
         let spread = self.limits.retry_after_s_max - self.limits.retry_after_s_min + 1;

@@ -60,6 +60,7 @@ where
                     }
                     self.arm(match (s.pending() > 0, self.fresh) {
                         (true, _) => Timer::Header,
+                        (_, true) if self.front.is_draining() => Timer::LastCall,
                         (_, true) => Timer::Silent,
                         _ => Timer::Idle,
                     });
@@ -108,6 +109,7 @@ where
             head_only: head.method() == "HEAD",
             date,
         };
+        let head_only = shape.head_only;
         self.client_is_done = !head.keep_alive();
         let bytes = head.bytes();
         if head.framing() == Framing::Empty {
@@ -129,7 +131,7 @@ where
                         return self.after_answer(cx, s);
                     }
                     Err(refusal) => {
-                        self.refuse(s, refusal);
+                        self.refuse_method(s, refusal, head_only);
                         return Flow::Go;
                     }
                 },
@@ -137,7 +139,7 @@ where
                 Err(_) => {
                     out.truncate(before);
                     count(&self.front.counters.panics);
-                    self.refuse(s, Refusal::Internal);
+                    self.refuse_method(s, Refusal::Internal, head_only);
                     return Flow::Go;
                 }
             }
@@ -149,18 +151,18 @@ where
                 self.stage = Stage::Exchanging;
                 if let Err(refusal) = exchange.take_in(s, cx.waker()) {
                     self.exchange = Some(exchange);
-                    self.refuse(s, refusal);
+                    self.refuse_method(s, refusal, head_only);
                     return Flow::Go;
                 }
                 if exchange.call(&self.front, request).is_err() {
                     count(&self.front.counters.panics);
                     self.exchange = Some(exchange);
-                    self.refuse(s, Refusal::Internal);
+                    self.refuse_method(s, Refusal::Internal, head_only);
                     return Flow::Go;
                 }
                 self.exchange = Some(exchange);
             }
-            Err(refusal) => self.refuse(s, refusal),
+            Err(refusal) => self.refuse_method(s, refusal, head_only),
         }
         Flow::Go
     }

@@ -71,7 +71,7 @@ fn pieces(
     AxumBody::new(Pieces(next))
 }
 
-fn site(gate: Arc<Gate>) -> Site {
+pub(crate) fn site(gate: Arc<Gate>) -> Site {
     let (held, trickle, endless) = (gate.clone(), gate.clone(), gate);
     let router = Router::new()
         .route(
