@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub(crate) struct Gate {
     pub(crate) dropped: AtomicUsize,
     /// Lets one of them answer.
     pub(crate) open: Notify,
+    /// Held by a test, it makes `/block` stop the whole loop.
+    pub(crate) blocked: Mutex<()>,
     /// Bytes of bodies that `/trickle` has taken.
     pub(crate) taken: AtomicUsize,
     /// Bytes that `/endless` has given.
@@ -72,7 +74,7 @@ fn pieces(
 }
 
 pub(crate) fn site(gate: Arc<Gate>) -> Site {
-    let (held, trickle, endless) = (gate.clone(), gate.clone(), gate);
+    let (held, block, trickle, endless) = (gate.clone(), gate.clone(), gate.clone(), gate);
     let router = Router::new()
         .route(
             "/call/{name}",
@@ -124,6 +126,13 @@ pub(crate) fn site(gate: Arc<Gate>) -> Site {
                 held.open.notified().await;
                 std::mem::forget(dropped);
                 "released"
+            }),
+        )
+        .route(
+            "/block",
+            get(move || async move {
+                block.held.fetch_add(1, SeqCst);
+                drop(block.blocked.lock());
             }),
         )
         .route(
