@@ -166,12 +166,8 @@ impl Limits {
                 "retry_after_s_min is above retry_after_s_max",
             ),
             (
-                self.connections_max > 0
-                    && self
-                        .connections_max
-                        .checked_add(self.refusals_max)
-                        .is_some(),
-                "connections_max is 0, or too large together with refusals_max",
+                (1..=4_000_000).contains(&self.connections_max) && self.refusals_max <= 10_000,
+                "connections_max is not 1 to 4,000,000 (each has a place of 28 bytes), or refusals_max is above 10,000",
             ),
             (
                 ![
