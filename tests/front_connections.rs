@@ -74,6 +74,7 @@ fn silent_and_idle_connections_are_closed_without_a_word() {
         let mut client = used(&server, second);
         client.expect_end();
         assert!(start.elapsed() >= Duration::from_millis(300));
+        drop(client);
         until("it is gone", || server.front.connections() == 0);
     }
 }

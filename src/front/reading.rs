@@ -53,6 +53,10 @@ where
                     }
                 }
                 Poll::Pending => {
+                    // Who never sent a byte has no answer on its way that a reset could take.
+                    if self.expired && self.fresh {
+                        return Flow::End;
+                    }
                     if self.expired || (self.front.is_draining() && s.pending() == 0 && !self.fresh)
                     {
                         self.stage = Stage::Closing;
