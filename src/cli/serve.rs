@@ -29,7 +29,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
         let dir = dir.clone();
         move |settings: &Settings| {
             let secrets = Secrets::from_env(config::environment());
-            Keys::load(settings, &secrets, Some(&dir)).map_err(|error| Failure::new(Exit::Usage, error))
+            Keys::load(settings, &secrets, Some(&dir))
+                .map_err(|error| Failure::new(Exit::Usage, error))
         }
     };
     let (keys, origin) = keys_of(&settings)?;
@@ -42,7 +43,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
     let reload = Box::new(move || {
         let settings = load().map_err(|failure| failure.words())?;
         let (keys, _) = keys_of(&settings).map_err(|failure| failure.words())?;
-        level.modify(|filter| *filter = filter_of(settings.log.level)).map_err(|error| error.to_string())?;
+        level
+            .modify(|filter| *filter = filter_of(settings.log.level))
+            .map_err(|error| error.to_string())?;
         Ok((settings, keys))
     });
     serve::run(settings, keys, &dir, reload, args.demo).map_err(|error| {
@@ -67,11 +70,16 @@ fn filter_of(level: LogLevel) -> LevelFilter {
 /// Logs to standard error. The level can be changed while the server runs.
 fn start_log(settings: &Settings) -> reload::Handle<LevelFilter, Registry> {
     let (filter, handle) = reload::Layer::new(filter_of(settings.log.level));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let lines = match settings.log.format {
         LogFormat::Text => lines.with_target(false).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    tracing_subscriber::registry().with(filter).with(lines).init();
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .init();
     handle
 }

@@ -112,16 +112,23 @@ impl Mirror {
             (None, Vec::new())
         });
         waiters.push(sender);
-        if first { Turn::Yours(receiver) } else { Turn::Joined(receiver) }
+        if first {
+            Turn::Yours(receiver)
+        } else {
+            Turn::Joined(receiver)
+        }
     }
 
     /// What reading a wallet gave.
     pub fn loaded(&mut self, key: Key, result: Result<Wallet, StoreError>) {
-        let Some((later, waiters)) = self.loads.remove(&key) else { return };
+        let Some((later, waiters)) = self.loads.remove(&key) else {
+            return;
+        };
         let result = result.map(|read| later.filter(|later| later.seq > read.seq).unwrap_or(read));
         if let Ok(wallet) = &result {
             let watchers = &self.watchers;
-            self.slots.insert(key, *wallet, |key| watchers.contains_key(&key));
+            self.slots
+                .insert(key, *wallet, |key| watchers.contains_key(&key));
         }
         for waiter in waiters {
             let _ = waiter.send(result.clone());
@@ -210,15 +217,24 @@ impl Mirror {
 mod tests {
     use super::*;
 
-    const KEY: Key = Key { hunt: 1, player: PlayerId(7) };
+    const KEY: Key = Key {
+        hunt: 1,
+        player: PlayerId(7),
+    };
 
     fn at(seq: u64) -> Wallet {
-        Wallet { seq, balance: seq * 10, ..Wallet::default() }
+        Wallet {
+            seq,
+            balance: seq * 10,
+            ..Wallet::default()
+        }
     }
 
     fn loaded(wallet: Wallet) -> Mirror {
         let mut mirror = Mirror::new(10, 2);
-        let Turn::Yours(_) = mirror.load(KEY) else { panic!("nobody else asked") };
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
         mirror.loaded(KEY, Ok(wallet));
         mirror
     }
@@ -235,8 +251,12 @@ mod tests {
     #[test]
     fn a_change_during_the_read_is_not_lost() {
         let mut mirror = Mirror::new(10, 2);
-        let Turn::Yours(mut first) = mirror.load(KEY) else { panic!("nobody else asked") };
-        let Turn::Joined(mut second) = mirror.load(KEY) else { panic!("somebody asked") };
+        let Turn::Yours(mut first) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
+        let Turn::Joined(mut second) = mirror.load(KEY) else {
+            panic!("somebody asked")
+        };
         mirror.apply(KEY, at(6));
         mirror.loaded(KEY, Ok(at(5)));
         assert_eq!(mirror.get(KEY), Some(at(6)));
@@ -249,10 +269,15 @@ mod tests {
         let mut mirror = Mirror::new(10, 2);
         mirror.apply(KEY, at(6));
         assert_eq!(mirror.get(KEY), None);
-        let Turn::Yours(_) = mirror.load(KEY) else { panic!("nobody else asked") };
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
         mirror.loaded(KEY, Err(StoreError::Busy));
         assert!(mirror.is_empty());
-        assert!(matches!(mirror.load(KEY), Turn::Yours(_)), "a read that failed is tried again");
+        assert!(
+            matches!(mirror.load(KEY), Turn::Yours(_)),
+            "a read that failed is tried again"
+        );
     }
 
     #[test]
@@ -264,7 +289,9 @@ mod tests {
         let other = mirror.hold(KEY).unwrap();
         assert!(mirror.hold(KEY).is_none(), "two are held at most");
         drop(other);
-        let again = mirror.hold(KEY).expect("a poll that has gone leaves its place");
+        let again = mirror
+            .hold(KEY)
+            .expect("a poll that has gone leaves its place");
         mirror.release(KEY, again);
         assert_eq!(mirror.held(), 1);
         mirror.apply(KEY, at(6));
@@ -275,9 +302,19 @@ mod tests {
     #[test]
     fn one_credit_runs_for_all_who_ask() {
         let mut mirror = loaded(at(5));
-        let Turn::Yours(mut first) = mirror.credit(KEY) else { panic!("nobody else asked") };
-        let Turn::Joined(mut second) = mirror.credit(KEY) else { panic!("somebody asked") };
-        mirror.credited(KEY, Ok(Credited { wallet: at(7), entries: Vec::new() }));
+        let Turn::Yours(mut first) = mirror.credit(KEY) else {
+            panic!("nobody else asked")
+        };
+        let Turn::Joined(mut second) = mirror.credit(KEY) else {
+            panic!("somebody asked")
+        };
+        mirror.credited(
+            KEY,
+            Ok(Credited {
+                wallet: at(7),
+                entries: Vec::new(),
+            }),
+        );
         assert_eq!(first.try_recv().unwrap().unwrap().wallet, at(7));
         assert_eq!(second.try_recv().unwrap().unwrap().wallet, at(7));
         assert_eq!(mirror.get(KEY), Some(at(7)));

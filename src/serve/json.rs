@@ -27,8 +27,12 @@ pub async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
 /// # Errors
 /// 422 that names the place by a JSON pointer.
 pub fn parse<T: DeserializeOwned>(bytes: &mut [u8]) -> Result<T, Problem> {
-    let syntax =
-        |error: simd_json::Error| Problem::malformed("", format!("the body is not valid JSON: {}", reason(&error)));
+    let syntax = |error: simd_json::Error| {
+        Problem::malformed(
+            "",
+            format!("the body is not valid JSON: {}", reason(&error)),
+        )
+    };
     let mut deserializer = simd_json::Deserializer::from_slice(bytes).map_err(syntax)?;
     serde_path_to_error::deserialize(&mut deserializer)
         .map_err(|error| Problem::malformed(pointer(error.path()), reason(error.inner())))
@@ -38,7 +42,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &mut [u8]) -> Result<T, Problem> {
 /// becomes `expected string`.
 fn reason(error: &simd_json::Error) -> String {
     let text = error.to_string();
-    let words = text.split_once(" at character ").map_or(text.as_str(), |(words, _)| words);
+    let words = text
+        .split_once(" at character ")
+        .map_or(text.as_str(), |(words, _)| words);
     if !words.bytes().all(|b| b.is_ascii_alphabetic()) {
         // A message of serde's own, which names fields.
         return words.to_owned();
@@ -73,7 +79,9 @@ pub async fn take<T: DeserializeOwned + Send + 'static>(
 ///
 /// # Errors
 /// 500 when it panics.
-pub async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub async fn off_loop<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| Problem::new(500, "internal_error", "the request could not be worked on"))
@@ -110,21 +118,35 @@ mod tests {
 
     #[test]
     fn an_error_in_a_document_is_named_by_its_pointer() {
-        let (pointer, _) = wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1},{"id":"u","coins":-1}]}"#);
+        let (pointer, _) = wrong(
+            r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1},{"id":"u","coins":-1}]}"#,
+        );
         assert_eq!(pointer.as_deref(), Some("/treasures/1/coins"));
-        let (pointer, detail) = wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1,"coin/s":1}]}"#);
+        let (pointer, detail) =
+            wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1,"coin/s":1}]}"#);
         assert_eq!(pointer.as_deref(), Some("/treasures/0/coin~1s"));
         assert!(detail.contains("unknown field"), "{detail}");
         let (pointer, detail) = wrong(r#"{"id":"h","treasures":[]}"#);
         assert_eq!(pointer.as_deref(), Some(""));
         assert!(detail.contains("missing field `name`"), "{detail}");
         let (pointer, detail) = wrong(r#"{"id":"h","name":7,"treasures":[]}"#);
-        assert_eq!((pointer.as_deref(), detail.as_str()), (Some("/name"), "expected string"));
+        assert_eq!(
+            (pointer.as_deref(), detail.as_str()),
+            (Some("/name"), "expected string")
+        );
     }
 
     #[test]
     fn broken_json_is_refused() {
-        for json in ["", "{", "[1,]", "{} {}", "nul", "{\"id\":\"\u{0}\"}", "\u{feff}{}"] {
+        for json in [
+            "",
+            "{",
+            "[1,]",
+            "{} {}",
+            "nul",
+            "{\"id\":\"\u{0}\"}",
+            "\u{feff}{}",
+        ] {
             assert_eq!(wrong(json).0.as_deref(), Some(""), "{json:?}");
         }
     }
