@@ -1,6 +1,6 @@
 //! `trove export` and `trove verify`, on stores made through the library and through a server's socket.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod cli_support;
 
@@ -157,10 +157,28 @@ fn a_store_that_does_not_add_up_fails() {
 fn a_damaged_store_is_out_of_reach() {
     let trove = with_store();
     let path = trove.dir.0.join("data/trove.redb");
+    let whole = std::fs::read(&path).unwrap();
+    let commands = [&["verify"][..], &["export", "h"]];
+    let run = |command: &[&str]| trove.run(&[command, &["--store", "data"]].concat());
     std::fs::write(&path, b"no store at all").unwrap();
-    for command in [&["verify"][..], &["export", "h"]] {
-        let ran = trove.run(&[command, &["--store", "data"]].concat());
-        ran.fails(3, "trove.redb is damaged or not a store");
+    for command in commands {
+        run(command).fails(3, "trove.redb is damaged or not a store");
+    }
+    // Wherever the file is cut or overwritten, it is one line, whatever the line says.
+    let pages = 4_096..whole.len();
+    for at in pages.step_by(whole.len() / 24) {
+        let mut zeroed = whole.clone();
+        zeroed[at..(at + 4_096).min(whole.len())].fill(0xFF);
+        for bytes in [&whole[..at], &zeroed] {
+            std::fs::write(&path, bytes).unwrap();
+            for command in commands {
+                let ran = run(command);
+                if ran.status != 0 {
+                    assert!([1, 3].contains(&ran.status), "{at}: {ran:?}");
+                    ran.fails(ran.status, "");
+                }
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The commands that manage, against a server that says what the test wants.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod cli_support;
 

@@ -1,6 +1,6 @@
 //! The command line from outside: help, statuses, one-line errors, settings, tokens, keys, the simulation.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod cli_support;
 
@@ -263,7 +263,7 @@ fn verify(token: &str, key: &str) -> (serde_json::Value, serde_json::Value) {
 
 fn base64(text: &str) -> Vec<u8> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let digit = |byte: u8| DIGITS.iter().position(|d| *d == byte).unwrap() as u32;
+    let digit = |byte: u8| (0u32..).zip(DIGITS).find(|(_, d)| **d == byte).unwrap().0;
     let chunks = text.as_bytes().chunks(4).flat_map(|chunk| {
         let bits = chunk.iter().fold(0, |bits, byte| bits << 6 | digit(*byte));
         let bits = bits << (6 * (4 - chunk.len()));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The store, or `None` when a server has it.
 fn open(dir: &Path) -> Result<Option<AuditStore>, Failure> {
-    match AuditStore::open(dir) {
+    match quietly(dir, || AuditStore::open(dir))? {
         Ok(store) => Ok(Some(store)),
         Err(OpenError::InUse(_)) => Ok(None),
         Err(error @ OpenError::Missing(_)) => Err(Failure::new(
@@ -24,6 +24,16 @@ fn open(dir: &Path) -> Result<Option<AuditStore>, Failure> {
         )),
         Err(error) => Err(Failure::new(Exit::Unreachable, error)),
     }
+}
+
+/// Reads a store. A damaged file can make redb panic; to the user that is one more way of being damaged, and no place for
+/// a panic's own words.
+fn quietly<T>(dir: &Path, read: impl FnOnce() -> T) -> Result<T, Failure> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    std::panic::set_hook(hook);
+    outcome.map_err(|_| unreadable(dir, "it is damaged"))
 }
 
 fn unreadable(dir: &Path, why: &str) -> Failure {
@@ -70,12 +80,13 @@ pub(super) fn export(args: ExportArgs, out: &mut impl Write) -> Result<(), Failu
         bytes.clear();
         Ok(())
     };
-    let exists = store.export(&args.hunt, |rows| {
+    let send = |rows: Vec<_>| {
         let written = write(&rows);
         let goes_on = written.is_ok();
         failed = failed.take().or(written.err());
         goes_on
-    });
+    };
+    let exists = quietly(dir, || store.export(&args.hunt, send))?;
     if let Some(failure) = failed {
         return Err(failure);
     }
@@ -117,7 +128,7 @@ pub(super) fn verify(args: VerifyArgs, out: &mut impl Write) -> Result<(), Failu
         ProgressBar::hidden()
     };
     let report = match open(dir)? {
-        Some(store) => match store.verify(hunt) {
+        Some(store) => match quietly(dir, || store.verify(hunt))? {
             Ok(Some(audits)) => VerifyReport::from(audits),
             Ok(None) => {
                 return Err(hunt.map_or_else(

@@ -1,7 +1,7 @@
 //! What the tests of the command line share: the built binary, directories that go away, servers that say what they are
 //! told to say.
 
-#![allow(dead_code, unreachable_pub, missing_docs)] // Each test binary uses its part.
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // Each test binary uses its part.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
