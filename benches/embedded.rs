@@ -106,24 +106,38 @@ fn open(dir: &Path) -> EmbeddedStore {
     EmbeddedStore::open(Options::new(dir)).expect("the store opens")
 }
 
-/// How often a second the disk syncs a page that was written in place.
-fn syncs_per_second(dir: &Path) -> f64 {
+/// How often a second the disk syncs so many pages written in place, and the CPU time of one such write and sync in µs.
+fn syncs_per_second(dir: &Path, pages: u64) -> (f64, f64) {
     let path = dir.join("sync-probe");
     let file = std::fs::File::create(&path).expect("the probe is made");
-    file.write_all_at(&[0; 1 << 20], 0)
+    file.write_all_at(&vec![0; 16 << 20], 0)
         .expect("the probe is written");
     file.sync_all().expect("the probe is synced");
-    let (began, mut syncs) = (Instant::now(), 0_u32);
+    let (cpu_before, began, mut syncs) = (cpu(), Instant::now(), 0_u32);
+    let mut random = Pcg64Mcg::seed_from_u64(SEED);
     while began.elapsed() < Duration::from_secs(1) {
-        let page = u64::from(syncs % 256) * 4_096;
-        file.write_all_at(&[1; 4_096], page)
-            .expect("a page is written");
+        for _ in 0..pages {
+            let page = random.random_range(0..4_096) * 4_096;
+            file.write_all_at(&[1; 4_096], page)
+                .expect("a page is written");
+        }
         file.sync_data().expect("a page is synced");
         syncs += 1;
     }
-    let rate = f64::from(syncs) / began.elapsed().as_secs_f64();
+    let syncs = f64::from(syncs);
+    let rate = syncs / began.elapsed().as_secs_f64();
+    let cpu_us = (cpu() - cpu_before).as_secs_f64() * 1e6 / syncs;
     std::fs::remove_file(path).expect("the probe is removed");
-    rate
+    (rate, cpu_us)
+}
+
+fn report_disk(dir: &Path) {
+    for pages in [1, 64] {
+        let (rate, cpu_us) = syncs_per_second(dir, pages);
+        println!(
+            "the disk by itself, {pages:>2} pages a fdatasync: {rate:.0} fdatasync/s, {cpu_us:.0} µs CPU each"
+        );
+    }
 }
 
 /// Counts before and after a part.
@@ -132,6 +146,7 @@ struct Meter {
     writer_cpu: Duration,
     began: Instant,
     syncs: u64,
+    writes: u64,
     batches: u64,
     busy_us: u64,
 }
@@ -143,6 +158,7 @@ impl Meter {
             writer_cpu: writer_cpu(),
             began: Instant::now(),
             syncs: store.disk().syncs.load(Relaxed),
+            writes: store.disk().writes.load(Relaxed),
             batches: store.writer_stats().batches.load(Relaxed),
             busy_us: store.writer_stats().busy_us.load(Relaxed),
         }
@@ -157,17 +173,19 @@ impl Meter {
         let writer_cpu = (writer_cpu() - self.writer_cpu).as_secs_f64();
         let seconds = self.began.elapsed().as_secs_f64();
         let syncs = (store.disk().syncs.load(Relaxed) - self.syncs) as f64;
+        let writes = (store.disk().writes.load(Relaxed) - self.writes) as f64;
         let batches = (store.writer_stats().batches.load(Relaxed) - self.batches) as f64;
         let busy = (store.writer_stats().busy_us.load(Relaxed) - self.busy_us) as f64;
         let done = done as f64;
         println!(
-            "{what:<34} {:>7.0}/s  {:>5.1} µs CPU each ({:.1} the writer's)  {:>5.1} a batch  {:.2} fdatasync a batch  \
+            "{what:<34} {:>7.0}/s  {:>5.1} µs CPU each ({:.1} the writer's)  {:>5.1} a batch  {:.2} fdatasync and {:.0} writes a batch  \
              {:>4.0} batches/s  {:>3.0} % of the time in batches",
             done / seconds,
             cpu * 1e6 / done,
             writer_cpu * 1e6 / done,
             done / batches,
             syncs / batches,
+            writes / batches,
             batches / seconds,
             busy / 1e4 / seconds,
         );
@@ -212,8 +230,9 @@ where
 
 async fn finds_and_polls(players: u64, seconds: u64) {
     let dir = tempfile::tempdir_in(bench_dir()).expect("a directory is made");
-    let before = syncs_per_second(dir.path());
+    report_disk(dir.path());
     let store = Arc::new(open(dir.path()));
+    store.answer_on(&tokio::runtime::Handle::current());
     store
         .put_hunt(spec())
         .await
@@ -278,8 +297,7 @@ async fn finds_and_polls(players: u64, seconds: u64) {
         audits[0].holds()
     );
     store.stop().await.expect("the store stops");
-    let after = syncs_per_second(dir.path());
-    println!("the disk by itself: {before:.0} fdatasync/s before, {after:.0} after");
+    report_disk(dir.path());
 }
 
 /// Puts so many players into the store: a name, a find, and for every other one a credit.

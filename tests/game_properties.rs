@@ -1,6 +1,11 @@
 //! Random sequences of finds, polls, retries, sweeps, clock steps, adjustments, reinstatements and erasures on the pure
 //! rules: the invariants I1 to I4 after every step, by the audit, which shares no code with the rules.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::{HashMap, HashSet};

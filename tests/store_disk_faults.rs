@@ -1,5 +1,10 @@
 //! A disk that fills up, that fails to sync, or that gives back something else, under the embedded store.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 mod store_disk;
 #[path = "store_disk/workload.rs"]
 mod workload;

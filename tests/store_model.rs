@@ -4,6 +4,11 @@
 //! The store's sweeper runs when it likes. Time stands still during an operation, so it either came before the
 //! operation or it did not, and the model is asked both ways.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 #[path = "store_model/pair.rs"]
 mod pair;
 mod store_disk;

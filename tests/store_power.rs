@@ -1,5 +1,10 @@
 //! Power cuts under the embedded store, at every write of a workload.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 mod store_disk;
 #[path = "store_disk/workload.rs"]
 mod workload;
@@ -7,7 +12,6 @@ mod workload;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use store_disk::{Disk, Survives};
-use trove::store::Store;
 use workload::*;
 
 /// Opens what a cut left and holds it against what was acknowledged: after so many of `asks`, or one more.

@@ -229,8 +229,8 @@ impl Writer {
             .map(|(due_at, ..)| due_at))
     }
 
-    /// Runs jobs, in as few transactions as the limits allow. If that fails for a reason that lies in one of them, runs them one by one, so that
-    /// only that one fails.
+    /// Runs jobs, in as few transactions as the limits allow. If that fails for a reason that lies in one of them, runs
+    /// them one by one, so that only that one fails.
     fn commit(&mut self, mut jobs: Vec<Box<dyn Job>>, mut housekeeping: bool) {
         self.more_due = false;
         while housekeeping || !jobs.is_empty() {
@@ -240,7 +240,7 @@ impl Writer {
             match self.transact(&mut jobs, housekeeping) {
                 Ok(ran) => {
                     let rest = jobs.split_off(ran);
-                    jobs.into_iter().for_each(|job| job.answer(None));
+                    self.shared.answer(jobs);
                     jobs = rest;
                     housekeeping = false;
                 }
