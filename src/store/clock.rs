@@ -23,6 +23,11 @@ pub trait TimeSource: Send + Sync + 'static {
     fn both_ms(&self) -> (Millis, Millis) {
         (self.monotonic_ms(), self.wall_ms())
     }
+    /// How long ago that was, in milliseconds. Apart from the clocks, so that a test that moves time does not look like a
+    /// store that hung.
+    fn elapsed_ms(&self, since: Instant) -> u64 {
+        u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The machine's clocks.
@@ -56,13 +61,18 @@ pub struct ManualTime(Mutex<Manual>);
 struct Manual {
     wall: Millis,
     monotonic: Millis,
+    hung: u64,
 }
 
 impl ManualTime {
     /// Starts at `wall` milliseconds since the epoch.
     #[must_use]
     pub fn new(wall: Millis) -> Self {
-        Self(Mutex::new(Manual { wall, monotonic: 0 }))
+        Self(Mutex::new(Manual {
+            wall,
+            monotonic: 0,
+            hung: 0,
+        }))
     }
 
     fn clocks(&self) -> MutexGuard<'_, Manual> {
@@ -74,6 +84,11 @@ impl ManualTime {
         let mut clocks = self.clocks();
         clocks.monotonic += ms;
         clocks.wall += ms;
+    }
+
+    /// Lets the store seem to have hung for so many milliseconds, whenever it looks.
+    pub fn set_hung(&self, ms: u64) {
+        self.clocks().hung = ms;
     }
 
     /// Sets the wall clock without any time passing.
@@ -94,6 +109,10 @@ impl TimeSource for ManualTime {
     fn both_ms(&self) -> (Millis, Millis) {
         let clocks = self.clocks();
         (clocks.monotonic, clocks.wall)
+    }
+
+    fn elapsed_ms(&self, _: Instant) -> u64 {
+        self.clocks().hung
     }
 }
 
@@ -139,6 +158,11 @@ impl StoreClock {
     fn at(&self, monotonic: Millis) -> Millis {
         let now = monotonic + self.offset.load(Ordering::Relaxed);
         self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
+    /// How long ago that was, in milliseconds.
+    pub fn elapsed_ms(&self, since: Instant) -> u64 {
+        self.source.elapsed_ms(since)
     }
 
     /// Follows the wall clock. To be called about once a second, by one thread.
