@@ -1,12 +1,12 @@
 //! The embedded store: one file, nothing to install.
 //!
-//! - [`keys`]: what the file holds.
-//! - [`writer`]: the one thread that writes, a batch at a time; [`batch`] is what it does within a transaction, [`state`]
+//! - `keys`: what the file holds.
+//! - `writer`: the one thread that writes, a batch at a time; `batch` is what it does within a transaction, `state`
 //!   what it keeps in memory.
-//! - [`read`]: reads, on threads of their own, each of one committed moment.
-//! - [`open`]: opening: locks, identity, outages.
-//! - [`beside`]: how a file that was put back from a copy is known.
-//! - [`backend`]: the file itself.
+//! - `read`: reads, on threads of their own, each of one committed moment.
+//! - `open`: opening: locks, identity, outages.
+//! - `beside`: how a file that was put back from a copy is known.
+//! - `backend`: the file itself.
 //!
 //! An answer is given once the batch that it belongs to is synced to disk. redb's quick repair is on, so that a start
 //! after a crash does not walk the file.
