@@ -14,7 +14,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use store_disk::Disk;
 use trove::game::ids::PlayerId;
-use trove::store::embedded::{EmbeddedStore, FEED_BATCHES_MAX, QUEUE_JOBS_MAX, QUEUE_WEIGHT_MAX};
+use trove::store::embedded::{
+    EmbeddedStore, FEED_BATCHES_MAX, LONG_READS_MAX, QUEUE_JOBS_MAX, QUEUE_WEIGHT_MAX,
+};
 use trove::store::{FeedEvent, Store, StoreError};
 use workload::*;
 
@@ -144,6 +146,32 @@ async fn answers_handed_to_an_event_loop_arrive_and_so_they_do_once_it_is_gone()
         .collect();
     for job in jobs {
         assert!(job.await.unwrap().outcomes[0].is_ok());
+    }
+    store.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_export_whose_reader_takes_nothing_ends_with_an_error() {
+    let store = store();
+    ask(&store, &Ask::Hunt).await.unwrap();
+    for first in (0..20_000).step_by(4_000) {
+        let finds = (first..first + 4_000).map(|n| (PlayerId(n), find_of(1)));
+        store.record(&hunt(), finds.collect()).await.unwrap();
+    }
+    // As many as may run at a time, and one more that has to wait for them.
+    let mut idle = Vec::new();
+    for _ in 0..LONG_READS_MAX {
+        let mut export = store.export(&hunt()).await.unwrap();
+        export.recv().await.unwrap().unwrap();
+        idle.push(export);
+    }
+    assert!(store.verify(None).await.unwrap()[0].holds());
+    for mut export in idle {
+        let mut last = None;
+        while let Some(rows) = export.recv().await {
+            last = Some(rows.map(|rows| rows.len()));
+        }
+        assert!(matches!(last, Some(Err(StoreError::Unavailable(_)))));
     }
     store.stop().await.unwrap();
 }

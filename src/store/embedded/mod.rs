@@ -1,12 +1,12 @@
 //! The embedded store: one file, nothing to install.
 //!
-//! - [`keys`]: what the file holds.
-//! - [`writer`]: the one thread that writes, a batch at a time; [`batch`] is what it does within a transaction, [`state`]
+//! - `keys`: what the file holds.
+//! - `writer`: the one thread that writes, a batch at a time; `batch` is what it does within a transaction, `state`
 //!   what it keeps in memory.
-//! - [`read`]: reads, on threads of their own, each of one committed moment.
-//! - [`open`]: opening: locks, identity, outages.
-//! - [`beside`]: how a file that was put back from a copy is known.
-//! - [`backend`]: the file itself.
+//! - `read`: reads, on threads of their own, each of one committed moment.
+//! - `open`: opening: locks, identity, outages.
+//! - `beside`: how a file that was put back from a copy is known.
+//! - `backend`: the file itself.
 //!
 //! An answer is given once the batch that it belongs to is synced to disk. redb's quick repair is on, so that a start
 //! after a crash does not walk the file.
@@ -47,7 +47,7 @@ use shared::{Shared, clone_db};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use writer::{Command, Work};
 
@@ -68,6 +68,11 @@ const ANSWER_BATCHES_MAX: usize = 16;
 const REINSTATE_STEP: usize = 500;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
+/// How long an export waits for its reader before it ends with an error. While it lasts, no page that was in use when it
+/// began can be used again, so the file grows by everything that is written.
+pub const EXPORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often an export looks whether its reader has taken something.
+const EXPORT_RETRY: Duration = Duration::from_millis(5);
 
 /// The embedded store.
 pub struct EmbeddedStore {
@@ -231,6 +236,27 @@ impl EmbeddedStore {
     }
 }
 
+/// Hands rows to an export's reader, who may be slow, but not for ever.
+fn send_rows(
+    rows: &mpsc::Sender<Result<Vec<ExportRow>, StoreError>>,
+    batch: Vec<ExportRow>,
+) -> Result<(), StoreError> {
+    let began = Instant::now();
+    let mut batch = Ok(batch);
+    loop {
+        match rows.try_send(batch) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(unavailable()),
+            Err(mpsc::error::TrySendError::Full(_)) if began.elapsed() > EXPORT_PATIENCE => {
+                let why = "the export's reader took nothing for too long";
+                return Err(StoreError::Unavailable(why.into()));
+            }
+            Err(mpsc::error::TrySendError::Full(back)) => batch = back,
+        }
+        std::thread::sleep(EXPORT_RETRY);
+    }
+}
+
 /// Answers on their way to an event loop. One that is shut down lets go what was under way.
 struct Answering(mpsc::Receiver<shared::Answers>);
 
@@ -366,11 +392,16 @@ impl Store for EmbeddedStore {
         let (sender, receiver) = mpsc::channel(EXPORT_BATCHES_MAX);
         let rows = sender.clone();
         let export = self.read(&self.long_reads, move |txn| {
-            read::export(txn, number, |batch| rows.blocking_send(Ok(batch)).is_ok())
+            let mut sent = Ok(());
+            read::export(txn, number, |batch| {
+                sent = send_rows(&rows, batch);
+                sent.is_ok()
+            })?;
+            Ok(sent)
         });
         Box::pin(async move {
             tokio::spawn(async move {
-                if let Err(error) = export.await {
+                if let Err(error) = export.await.and_then(|sent| sent) {
                     let _ = sender.send(Err(error)).await;
                 }
             });
