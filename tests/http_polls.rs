@@ -21,15 +21,37 @@ fn a_polls_fields_are_those_of_the_contract_and_no_others() {
     let mut player = site.player("ann");
     let made = player.finds("r", "one");
     let poll = player.poll();
-    let names: BTreeSet<&str> = poll.as_object().unwrap().keys().map(String::as_str).collect();
+    let names: BTreeSet<&str> = poll
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     let expected = [
-        "hunt", "player", "balance", "credited", "finds", "expired", "pending", "cursor",
-        "server_time", "next_poll_ms",
+        "hunt",
+        "player",
+        "balance",
+        "credited",
+        "finds",
+        "expired",
+        "pending",
+        "cursor",
+        "server_time",
+        "next_poll_ms",
     ];
     assert_eq!(names, BTreeSet::from(expected));
-    assert_eq!((&poll["hunt"], &poll["player"]), (&json!("h"), &json!("ann")));
-    assert_eq!((&poll["balance"], &poll["credited"]), (&json!(3), &json!(3)));
-    assert_eq!((&poll["pending"], &poll["expired"]), (&json!(0), &json!([])));
+    assert_eq!(
+        (&poll["hunt"], &poll["player"]),
+        (&json!("h"), &json!("ann"))
+    );
+    assert_eq!(
+        (&poll["balance"], &poll["credited"]),
+        (&json!(3), &json!(3))
+    );
+    assert_eq!(
+        (&poll["pending"], &poll["expired"]),
+        (&json!(0), &json!([]))
+    );
     let find = json!([{"id": "one", "treasure": "r", "coins": 3, "found_at": made["found_at"]}]);
     assert_eq!(poll["finds"], find);
     let (_, seq) = poll["cursor"].as_str().unwrap().split_once('.').unwrap();
@@ -46,7 +68,10 @@ fn a_find_is_credited_once_however_often_it_is_polled_for() {
     assert_eq!(player.poll()["credited"], 3);
     for _ in 0..5 {
         let poll = player.poll();
-        assert_eq!((&poll["balance"], &poll["credited"]), (&json!(3), &json!(0)));
+        assert_eq!(
+            (&poll["balance"], &poll["credited"]),
+            (&json!(3), &json!(0))
+        );
         assert_eq!(poll["finds"], json!([]));
     }
 }
@@ -93,7 +118,15 @@ fn every_answer_carries_the_fields_of_the_contract() {
         assert!(answer.field("trove-next-poll-ms").is_some(), "{answer:?}");
         assert_eq!(answer.field("cache-control"), Some("no-store"));
     }
-    for answer in [from_store, from_memory, unchanged, named, head, nobody, nowhere] {
+    for answer in [
+        from_store,
+        from_memory,
+        unchanged,
+        named,
+        head,
+        nobody,
+        nowhere,
+    ] {
         assert_eq!(answer.field("x-instance-id"), Some("site-1"));
         let timing = answer.field("server-timing").unwrap();
         for part in timing.split(", ") {
@@ -110,7 +143,11 @@ fn an_etag_gets_304_until_there_is_news() {
     let site = Site::start();
     site.open_h();
     let mut player = site.player("ann");
-    let etag = player.send(player.poll_ask()).field("etag").unwrap().to_owned();
+    let etag = player
+        .send(player.poll_ask())
+        .field("etag")
+        .unwrap()
+        .to_owned();
     for tags in [etag.clone(), format!("\"x\", {etag}"), etag[2..].to_owned()] {
         let ask = player.poll_ask().with("If-None-Match", &tags);
         let answer = player.send(ask);
@@ -121,8 +158,15 @@ fn an_etag_gets_304_until_there_is_news() {
     let news = player.send(ask.clone()).is(200);
     assert_eq!(ids(&news), ["one"], "what is pending is tried first");
     let again = player.send(ask).is(200);
-    assert_eq!(ids(&again), ["one"], "the reply was lost: it is shown again");
-    assert_eq!((&again["balance"], &again["credited"]), (&json!(3), &json!(3)));
+    assert_eq!(
+        ids(&again),
+        ["one"],
+        "the reply was lost: it is shown again"
+    );
+    assert_eq!(
+        (&again["balance"], &again["credited"]),
+        (&json!(3), &json!(3))
+    );
 }
 
 #[test]
@@ -168,7 +212,10 @@ fn a_cursor_of_another_epoch_is_reset_and_one_too_old_has_a_gap() {
     assert_eq!(ids(&other), ["7", "8", "9"]);
     let (epoch, _) = start.split_once('.').unwrap();
     let ahead = player.since(&format!("{epoch}.999"));
-    assert_eq!(ahead["reset"], true, "a cursor ahead of the wallet is not ours");
+    assert_eq!(
+        ahead["reset"], true,
+        "a cursor ahead of the wallet is not ours"
+    );
 }
 
 #[test]
@@ -194,7 +241,10 @@ fn a_store_slower_than_the_wait_leaves_the_find_pending_for_a_later_poll() {
     player.finds("r", "one");
     let slow = player.since(&before);
     assert_eq!((&slow["pending"], &slow["balance"]), (&json!(3), &json!(0)));
-    assert!(slow["cursor"].as_str().unwrap().ends_with(".1"), "from before the credit");
+    assert!(
+        slow["cursor"].as_str().unwrap().ends_with(".1"),
+        "from before the credit"
+    );
     assert!(slow.get("stale").is_none());
     let mut cursor = slow["cursor"].as_str().unwrap().to_owned();
     let mut seen = Vec::new();
@@ -228,17 +278,32 @@ fn a_wallet_is_read_with_its_own_players_token_only() {
     let (mut ann, mut bob) = (site.player("ann"), site.player("bob"));
     ann.finds("r", "one");
     assert_eq!(ann.poll()["balance"], 3);
-    for path in ["/treasure/h", "/treasure/h?player=ann", "/treasure/h?since=0.0"] {
+    for path in [
+        "/treasure/h",
+        "/treasure/h?player=ann",
+        "/treasure/h?since=0.0",
+    ] {
         let poll = bob.send(Ask::get(path)).is(200);
-        assert_eq!((&poll["player"], &poll["balance"]), (&json!("bob"), &json!(0)));
+        assert_eq!(
+            (&poll["player"], &poll["balance"]),
+            (&json!("bob"), &json!(0))
+        );
         assert_eq!(poll["finds"], json!([]));
     }
-    assert_eq!(bob.send(Ask::get("/treasure/h/history")).is(200)["entries"], json!([]));
+    assert_eq!(
+        bob.send(Ask::get("/treasure/h/history")).is(200)["entries"],
+        json!([])
+    );
     // Two tokens in one request, in either order, open what the first opens or nothing.
     let tokens = [token("bob"), token("ann")];
-    let both = Ask::get("/treasure/h").bearer(&tokens[0]).bearer(&tokens[1]);
+    let both = Ask::get("/treasure/h")
+        .bearer(&tokens[0])
+        .bearer(&tokens[1]);
     let both = site.client().send(both);
-    assert!(both.status != 200 || both.json()["player"] == "bob", "{both:?}");
+    assert!(
+        both.status != 200 || both.json()["player"] == "bob",
+        "{both:?}"
+    );
 }
 
 #[test]
@@ -277,11 +342,18 @@ fn two_phones_of_one_player_each_see_every_find() {
         // The phones take their first cursors at different times; what they miss before it is not theirs to see.
         std::thread::sleep(std::time::Duration::from_millis(200));
         (0..FINDS).for_each(|n| drop(finder.finds("r", &format!("f{n}"))));
-        let seen: Vec<_> = phones.into_iter().map(|phone| phone.join().unwrap()).collect();
+        let seen: Vec<_> = phones
+            .into_iter()
+            .map(|phone| phone.join().unwrap())
+            .collect();
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         for (seen, gap) in seen {
             assert_eq!(gap, Value::Null);
-            assert_eq!(seen.len(), FINDS, "a phone was not shown all that was credited");
+            assert_eq!(
+                seen.len(),
+                FINDS,
+                "a phone was not shown all that was credited"
+            );
         }
     });
 }

@@ -157,9 +157,12 @@ impl Client {
         self.connection()?.get_mut().write_all(bytes)
     }
 
-    /// Cuts the connection, whatever is under way.
+    /// Resets the connection, whatever is under way, as when a phone has gone.
     pub fn cut(&mut self) {
-        self.stream = None;
+        if let Some(stream) = self.stream.take() {
+            let socket = socket2::SockRef::from(stream.get_ref());
+            socket.set_linger(Some(Duration::ZERO)).expect("a socket");
+        }
     }
 
     fn connection(&mut self) -> io::Result<&mut BufReader<TcpStream>> {

@@ -6,6 +6,7 @@ mod client;
 mod tokens;
 
 pub use client::{Answer, Ask, Client};
+#[allow(unused_imports)] // As above.
 pub use tokens::{ADMIN_KEY, Forged, TOKEN_KEY, forge, seconds_now, token};
 
 use rustix::process::{Pid, Signal, kill_process};
