@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tower::ServiceExt;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 /// A turn of the event loop longer than this is logged.
 const SLOW_TURN: Duration = Duration::from_millis(10);
@@ -80,12 +80,13 @@ pub(super) async fn method_not_allowed() -> Problem {
 }
 
 fn cors_layer(origins: &[String]) -> CorsLayer {
-    let origins: Vec<HeaderValue> = origins
-        .iter()
-        .filter_map(|origin| origin.parse().ok())
-        .collect();
+    let allowed = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok()))
+    };
     CorsLayer::new()
-        .allow_origin(origins)
+        .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers([
             header::AUTHORIZATION,
