@@ -19,6 +19,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// The most exports at a time. Each takes a thread of those that also read wallets, and one of the store's long reads,
+/// of which `verify` must find one free.
+pub const EXPORTS_MAX: usize = 3;
+/// The most events of the store that are taken in one turn of the event loop: some 100 µs.
+const EVENTS_PER_TURN: usize = 256;
 
 tokio::task_local! {
     /// What the request at hand has waited for.
@@ -80,6 +87,8 @@ pub struct App {
     pub load: LoopLoad,
     /// Sent as `x-instance-id`.
     pub instance_id: HeaderValue,
+    /// A turn for each export that is being written.
+    pub exports: Arc<Semaphore>,
     settings: RwLock<Arc<Settings>>,
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
@@ -118,6 +127,7 @@ impl App {
             metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
             load: LoopLoad::default(),
             instance_id,
+            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             settings: RwLock::new(Arc::new(settings)),
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
@@ -176,8 +186,18 @@ impl App {
         matches!(self.store.health(), Health::Down(_))
     }
 
-    /// Takes what the store tells.
-    pub fn take_events(&self, events: Vec<FeedEvent>) {
+    /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
+    pub async fn follow(&self, mut events: Vec<FeedEvent>) {
+        while events.len() > EVENTS_PER_TURN {
+            let rest = events.split_off(EVENTS_PER_TURN);
+            self.take_events(events);
+            events = rest;
+            tokio::task::yield_now().await;
+        }
+        self.take_events(events);
+    }
+
+    fn take_events(&self, events: Vec<FeedEvent>) {
         let mut hot = self.hot();
         for event in events {
             match event {
