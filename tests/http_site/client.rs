@@ -138,9 +138,12 @@ impl Client {
     }
 
     pub fn try_send(&mut self, ask: &Ask) -> io::Result<Answer> {
-        let sent = self
-            .start(ask)
-            .and_then(|()| self.finish(ask.method == "HEAD"));
+        // A server that refuses a body stops reading it: its answer is there all the same.
+        let started = self.start(ask);
+        let sent = match (self.finish(ask.method == "HEAD"), started) {
+            (Err(_), Err(error)) => Err(error),
+            (finished, _) => finished,
+        };
         if sent.is_err() {
             self.stream = None;
         }
