@@ -1,5 +1,10 @@
 //! The embedded store's file in the hands of others: other processes, other versions, copies, damage.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use redb::TableDefinition;

@@ -76,12 +76,15 @@ pub struct Catalogue {
     pub etag: String,
 }
 
+/// A catalogue that whoever asks first prepares.
+type Prepared = Arc<OnceCell<Arc<Catalogue>>>;
+
 /// A hunt that this instance serves.
 #[derive(Debug)]
 pub struct LiveHunt {
     /// The hunt.
     pub hunt: Arc<Hunt>,
-    selections: Mutex<Vec<(Selection, Arc<OnceCell<Arc<Catalogue>>>)>>,
+    selections: Mutex<Vec<(Selection, Prepared)>>,
 }
 
 impl LiveHunt {

@@ -62,6 +62,8 @@ pub const READS_MAX: usize = 16;
 pub const LONG_READS_MAX: usize = 4;
 /// Batches of events on their way to the mirror; the writer waits when there are more.
 pub const FEED_BATCHES_MAX: usize = 256;
+/// Batches of answers on their way to the event loop; when there are more, the writer's thread answers itself.
+const ANSWER_BATCHES_MAX: usize = 16;
 /// Finds reinstated in one transaction.
 const REINSTATE_STEP: usize = 500;
 /// Batches of rows on their way out of an export.
@@ -188,6 +190,21 @@ impl EmbeddedStore {
         &self.shared.stats
     }
 
+    /// Lets answers go on this event loop from now on, a batch at a time. Without it the writer's thread wakes the loop
+    /// once for every answer, a system call each: measured, 1 to 3 of the 17 µs that it spends on a find. The loop must be
+    /// running for as long as answers are awaited; once it has been shut down the writer's thread answers again.
+    pub fn answer_on(&self, event_loop: &tokio::runtime::Handle) {
+        let (sender, receiver) = mpsc::channel(ANSWER_BATCHES_MAX);
+        let mut answering = Answering(receiver);
+        event_loop.spawn(async move {
+            while let Some(jobs) = answering.0.recv().await {
+                jobs.into_iter().for_each(|job| job.answer(None));
+            }
+        });
+        let current = self.shared.answers.lock();
+        *current.unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    }
+
     /// Finishes what waits for the writer and closes the file. What comes later is answered `Unavailable`.
     ///
     /// # Errors
@@ -211,6 +228,18 @@ impl EmbeddedStore {
         tokio::time::timeout(wait, stop)
             .await
             .map_err(|_| StoreError::Unavailable("it did not stop in time".into()))
+    }
+}
+
+/// Answers on their way to an event loop. One that is shut down lets go what was under way.
+struct Answering(mpsc::Receiver<shared::Answers>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.close();
+        while let Ok(jobs) = self.0.try_recv() {
+            jobs.into_iter().for_each(|job| job.answer(None));
+        }
     }
 }
 

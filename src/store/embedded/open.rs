@@ -234,7 +234,9 @@ impl EmbeddedStore {
         let identity = state.identity;
         let (commands, receiver) = std_mpsc::sync_channel(QUEUE_JOBS_MAX);
         let (feed, feed_receiver) = mpsc::channel(FEED_BATCHES_MAX);
+        let well_at = (shared.clock.now(), Instant::now());
         let writer = Writer {
+            well_at,
             commands: receiver,
             shared: shared.clone(),
             state,
