@@ -56,7 +56,10 @@ impl World {
                 }
                 _ => thread::sleep(Duration::from_millis(2)),
             }
-            assert!(!self.failed.load(Ordering::Relaxed), "the test has failed elsewhere");
+            assert!(
+                !self.failed.load(Ordering::Relaxed),
+                "the test has failed elsewhere"
+            );
         }
     }
 
@@ -68,8 +71,13 @@ impl World {
         let id = answer["find"].as_str().unwrap().to_owned();
         let mut all = self.acknowledged.lock().unwrap();
         let mut made = answer.clone();
-        made.as_object_mut().unwrap().retain(|name, _| name == "coins" || name == "expires_at");
-        let known = all.finds.entry((player.to_owned(), id)).or_insert_with(|| made.clone());
+        made.as_object_mut()
+            .unwrap()
+            .retain(|name, _| name == "coins" || name == "expires_at");
+        let known = all
+            .finds
+            .entry((player.to_owned(), id))
+            .or_insert_with(|| made.clone());
         assert_eq!(*known, made, "a repeat is answered like the first");
     }
 }
@@ -101,16 +109,28 @@ fn find(world: &World, worker: u64, mut random: SmallRng) {
             let (player, body) = made[random.random_range(0..made.len())].clone();
             (player, body, true)
         } else if random.random_bool(0.1) {
-            (name(&mut random), json!({"treasure": format!("t{}", random.random_range(0..40))}), false)
+            (
+                name(&mut random),
+                json!({"treasure": format!("t{}", random.random_range(0..40))}),
+                false,
+            )
         } else {
             count += 1;
-            (name(&mut random), json!({"treasure": "r", "id": format!("s{worker}-{count}")}), false)
+            (
+                name(&mut random),
+                json!({"treasure": "r", "id": format!("s{worker}-{count}")}),
+                false,
+            )
         };
         let ask = Ask::post("/treasure/h/finds", body.to_string()).bearer(&token(&player));
         let answer = world.send(&mut client, &ask);
         match answer.status {
             200 | 201 => {
-                assert!(!repeat || answer.status == 200, "{body} was acknowledged before: {}", answer.text());
+                assert!(
+                    !repeat || answer.status == 200,
+                    "{body} was acknowledged before: {}",
+                    answer.text()
+                );
                 world.acknowledge_find(&player, &answer.json());
                 made.push((player, body));
             }
@@ -155,13 +175,27 @@ fn poll(world: &World, mut random: SmallRng) {
             Some(poll) => format!("/treasure/h?since={}", poll["cursor"].as_str().unwrap()),
             None => "/treasure/h".to_owned(),
         };
-        let poll = world.send(&mut client, &Ask::get(&path).bearer(&token(&player))).is(200);
-        assert!(poll.get("reset").is_none(), "a store that only crashed keeps its history: {poll}");
-        let seq = poll["cursor"].as_str().unwrap().split_once('.').unwrap().1.parse().unwrap();
+        let poll = world
+            .send(&mut client, &Ask::get(&path).bearer(&token(&player)))
+            .is(200);
+        assert!(
+            poll.get("reset").is_none(),
+            "a store that only crashed keeps its history: {poll}"
+        );
+        let seq = poll["cursor"]
+            .as_str()
+            .unwrap()
+            .split_once('.')
+            .unwrap()
+            .1
+            .parse()
+            .unwrap();
         let mut all = world.acknowledged.lock().unwrap();
-        all.balances.push((player.clone(), seq, poll["balance"].as_u64().unwrap()));
+        all.balances
+            .push((player.clone(), seq, poll["balance"].as_u64().unwrap()));
         for find in poll["finds"].as_array().unwrap() {
-            all.shown.push((player.clone(), find["id"].as_str().unwrap().to_owned(), seq));
+            all.shown
+                .push((player.clone(), find["id"].as_str().unwrap().to_owned(), seq));
         }
         drop(all);
         last.insert(player, poll);
@@ -181,7 +215,12 @@ fn adjust(world: &World, worker: u64, mut random: SmallRng) {
         let ask = Ask::post(&format!("/hunts/h/players/{player}/adjust"), body).bearer(ADMIN_KEY);
         let answer = world.send(&mut client, &ask);
         if answer.status == 200 {
-            world.acknowledged.lock().unwrap().adjustments.insert((player, key), coins);
+            world
+                .acknowledged
+                .lock()
+                .unwrap()
+                .adjustments
+                .insert((player, key), coins);
         } else {
             answer.is_problem(409, "insufficient_coins");
         }
@@ -220,17 +259,26 @@ fn ledgers(rows: &[Value]) -> BTreeMap<String, Ledger> {
         match row["kind"].as_str().unwrap() {
             "find" => {
                 let expires_at = row["expires_at"].as_u64().unwrap();
-                assert!(ledger.found.insert(id(), (expires_at, coins)).is_none(), "recorded twice: {row}");
+                assert!(
+                    ledger.found.insert(id(), (expires_at, coins)).is_none(),
+                    "recorded twice: {row}"
+                );
             }
             "credit" => {
                 after += u64::try_from(coins).unwrap();
                 assert!(ledger.found.contains_key(&id()));
-                assert!(ledger.credited_at.insert(id(), seq).is_none(), "credited twice: {row}");
+                assert!(
+                    ledger.credited_at.insert(id(), seq).is_none(),
+                    "credited twice: {row}"
+                );
             }
             "adjust" => {
                 after = after.checked_add_signed(coins).unwrap();
                 let key = row["key"].as_str().unwrap().to_owned();
-                assert!(ledger.adjusted.insert(key, coins).is_none(), "adjusted twice: {row}");
+                assert!(
+                    ledger.adjusted.insert(key, coins).is_none(),
+                    "adjusted twice: {row}"
+                );
             }
             kind => panic!("nobody asked for a {kind}: {row}"),
         }
@@ -245,21 +293,33 @@ fn check(acknowledged: &Acknowledged, ledgers: &BTreeMap<String, Ledger>) {
         let Some((expires_at, coins)) = found else {
             panic!("the acknowledged find {id} of {player} is gone");
         };
-        assert_eq!((&made["expires_at"], &made["coins"]), (&json!(expires_at), &json!(coins)));
+        assert_eq!(
+            (&made["expires_at"], &made["coins"]),
+            (&json!(expires_at), &json!(coins))
+        );
     }
     for ((player, key), coins) in &acknowledged.adjustments {
-        assert_eq!(ledgers[player].adjusted.get(key), Some(coins), "{player} {key}");
+        assert_eq!(
+            ledgers[player].adjusted.get(key),
+            Some(coins),
+            "{player} {key}"
+        );
     }
     for (player, seq, balance) in &acknowledged.balances {
         let known = match seq.checked_sub(1) {
-            Some(index) => ledgers[player].balances.get(usize::try_from(index).unwrap()),
+            Some(index) => ledgers[player]
+                .balances
+                .get(usize::try_from(index).unwrap()),
             None => Some(&0),
         };
         assert_eq!(known, Some(balance), "what {player} was told at {seq}");
     }
     for (player, id, seq) in &acknowledged.shown {
         let credited_at = ledgers[player].credited_at.get(id);
-        assert!(credited_at.is_some_and(|at| at <= seq), "{player} was shown {id} at {seq}");
+        assert!(
+            credited_at.is_some_and(|at| at <= seq),
+            "{player} was shown {id} at {seq}"
+        );
     }
     for (player, ledger) in ledgers {
         assert_eq!(ledger.balances.last(), Some(&ledger.balance), "{player}");
@@ -271,7 +331,10 @@ fn nothing_acknowledged_is_lost_or_doubled_by_kill_9() {
     let seed = std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut site = Site::with(&[("poll.credit_wait_ms", "200"), ("game.pending_finds_max", "300")]);
+    let mut site = Site::with(&[
+        ("poll.credit_wait_ms", "200"),
+        ("game.pending_finds_max", "300"),
+    ]);
     let mut hunt = hunt_h();
     let once = (0..40).map(|n| json!({"id": format!("t{n}"), "coins": n}));
     hunt["treasures"].as_array_mut().unwrap().extend(once);
@@ -330,7 +393,10 @@ fn nothing_acknowledged_is_lost_or_doubled_by_kill_9() {
     check(&acknowledged, &ledgers);
     assert!(site.stop().success());
     site.verifies();
-    let credited: usize = ledgers.values().map(|ledger| ledger.credited_at.len()).sum();
+    let credited: usize = ledgers
+        .values()
+        .map(|ledger| ledger.credited_at.len())
+        .sum();
     let moments: HashSet<_> = acknowledged.balances.iter().collect();
     println!(
         "{KILLS} kills, {} answers: {} finds and {} adjustments acknowledged, {} balances told ({} different), {credited} finds credited",
