@@ -1,5 +1,7 @@
 //! Programs that others wrote, against the server: curl, wrk and k6. One that is not installed is left out, and said.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{ADMIN_KEY, Site, hunt_h, token, trove};

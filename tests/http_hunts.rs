@@ -1,5 +1,7 @@
 //! Hunts, from outside: documents, their life, the public catalogue.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{ADMIN_KEY, Ask, Site, hunt_h};

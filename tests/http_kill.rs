@@ -1,6 +1,8 @@
 //! Fifty times kill -9 at random moments while many clients play. The clients keep lists of their own of all that was
 //! acknowledged; at the end every entry of theirs must be explained by the ledger, exactly once.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{ADMIN_KEY, Answer, Ask, Client, Site, hunt_h, token};

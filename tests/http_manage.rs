@@ -1,5 +1,7 @@
 //! What operators do besides hunts and bulk finds: adjust, reinstate, export, verify.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{Answer, Ask, Site, lines};

@@ -1,5 +1,7 @@
 //! The poll, from outside: what it answers, what it collects, what it never does.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{Ask, Site, token};

@@ -1,6 +1,8 @@
 //! The whole road once: a hunt of real places, a thousand players, finds singly and in bulk, polls, kill -9 in the middle,
 //! and every coin where it must be.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{Ask, Client, Site, token};

@@ -1,5 +1,7 @@
 //! Who may do what: tokens, admin keys, and what they never open.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod http_site;
 
 use http_site::{ADMIN_KEY, Ask, Forged, Site, forge, seconds_now, token};

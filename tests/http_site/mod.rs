@@ -1,6 +1,6 @@
 //! A server as the outside sees it: the built binary on free ports with a store of its own, and a client.
 
-#![allow(dead_code, unreachable_pub, missing_docs)] // Each test binary uses its part.
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // Each test binary uses its part.
 
 mod client;
 mod tokens;
@@ -348,9 +348,9 @@ pub fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The value of a series in Prometheus's text: its name with its labels, as they stand there.
+/// The whole number of a series in Prometheus's text: its name with its labels, as they stand there.
 #[track_caller]
-pub fn series(text: &str, name: &str) -> f64 {
+pub fn series(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| {
         let (known, value) = line.rsplit_once(' ')?;
         (known == name).then(|| value.parse().unwrap())
