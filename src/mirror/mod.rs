@@ -22,6 +22,9 @@ type LoadWaiter = oneshot::Sender<Result<Wallet, StoreError>>;
 /// Somebody who waits for a credit.
 type CreditWaiter = oneshot::Sender<Result<Arc<Credited>, StoreError>>;
 
+/// The most held polls of one wallet: a player has a few phones, and every release looks through them.
+pub const HOLDS_PER_WALLET_MAX: usize = 32;
+
 /// The wallets in memory, and who waits for what about them.
 #[derive(Debug)]
 pub struct Mirror {
@@ -90,7 +93,8 @@ impl Mirror {
         {
             *kept = Some(wallet);
         }
-        if self.slots.update(key, wallet) {
+        // Of a wallet that was put out in spite of its held polls nobody knows whether this is news.
+        if self.slots.update(key, wallet) || !self.slots.contains(key) {
             self.wake(key);
         }
     }
@@ -161,23 +165,24 @@ impl Mirror {
         }
     }
 
-    /// Holds a poll until its wallet changes; `None` when too many are held, and for a wallet that is not in memory.
+    /// Holds a poll until its wallet changes. `None` when too many are held, in all or for this wallet, and for a wallet
+    /// that is not in memory. Whoever stops waiting closes the receiver and calls [`Mirror::release`].
     pub fn hold(&mut self, key: Key) -> Option<oneshot::Receiver<()>> {
-        if self.held >= self.held_max {
-            self.drop_gone();
-        }
         if self.held >= self.held_max || self.slots.get(key).is_none() {
+            return None;
+        }
+        let watchers = self.watchers.entry(key).or_default();
+        if watchers.len() >= HOLDS_PER_WALLET_MAX {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
         self.held += 1;
-        self.watchers.entry(key).or_default().push(sender);
+        watchers.push(sender);
         Some(receiver)
     }
 
-    /// Ends the hold of a poll that no longer waits.
-    pub fn release(&mut self, key: Key, receiver: oneshot::Receiver<()>) {
-        drop(receiver);
+    /// Ends the holds of a wallet's polls that no longer wait.
+    pub fn release(&mut self, key: Key) {
         if let Some(watchers) = self.watchers.get_mut(&key) {
             let before = watchers.len();
             watchers.retain(|watcher| !watcher.is_closed());
@@ -186,15 +191,6 @@ impl Mirror {
                 self.watchers.remove(&key);
             }
         }
-    }
-
-    /// Forgets held polls whose connection has gone.
-    fn drop_gone(&mut self) {
-        self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.is_closed());
-            !watchers.is_empty()
-        });
-        self.held = self.watchers.values().map(Vec::len).sum();
     }
 
     /// Answers every held poll.
@@ -286,16 +282,47 @@ mod tests {
         let mut held = mirror.hold(KEY).unwrap();
         mirror.apply(KEY, at(5));
         assert!(held.try_recv().is_err(), "the same state is no news");
-        let other = mirror.hold(KEY).unwrap();
+        let mut other = mirror.hold(KEY).unwrap();
         assert!(mirror.hold(KEY).is_none(), "two are held at most");
-        drop(other);
-        let again = mirror
+        other.close();
+        mirror.release(KEY);
+        assert_eq!(mirror.held(), 1);
+        let mut again = mirror
             .hold(KEY)
             .expect("a poll that has gone leaves its place");
-        mirror.release(KEY, again);
+        again.close();
+        mirror.release(KEY);
         assert_eq!(mirror.held(), 1);
         mirror.apply(KEY, at(6));
         assert_eq!(held.try_recv(), Ok(()));
+        assert_eq!(mirror.held(), 0);
+    }
+
+    #[test]
+    fn one_wallet_holds_a_bounded_number_of_polls() {
+        let mut mirror = Mirror::new(10, 1_000);
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
+        mirror.loaded(KEY, Ok(at(5)));
+        let held: Vec<_> = (0..1_000).map_while(|_| mirror.hold(KEY)).collect();
+        assert_eq!(held.len(), HOLDS_PER_WALLET_MAX);
+    }
+
+    #[test]
+    fn a_held_poll_of_a_wallet_that_was_put_out_is_woken() {
+        let mut mirror = Mirror::new(1, 10);
+        for key in [KEY, Key { hunt: 2, ..KEY }] {
+            let Turn::Yours(_) = mirror.load(key) else {
+                panic!("nobody else asked")
+            };
+            mirror.loaded(key, Ok(at(5)));
+            if key == KEY {
+                std::mem::forget(mirror.hold(KEY));
+            }
+        }
+        assert_eq!((mirror.get(KEY), mirror.held()), (None, 1));
+        mirror.apply(KEY, at(6));
         assert_eq!(mirror.held(), 0);
     }
 

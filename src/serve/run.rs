@@ -147,6 +147,7 @@ async fn serve(
                 wallets: hot.mirror.len(),
                 held: hot.mirror.held(),
                 connections: front.connections(),
+                front: front.counters().into(),
                 batches: store.writer_stats().batches.load(Ordering::Relaxed),
                 syncs: store.disk().syncs.load(Ordering::Relaxed),
             }
@@ -224,7 +225,7 @@ async fn follow(app: &Arc<App>) {
         let app = app.clone();
         tokio::spawn(async move {
             while let Some(events) = feed.recv().await {
-                app.take_events(events);
+                app.follow(events).await;
             }
         });
     }

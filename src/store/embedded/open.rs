@@ -23,6 +23,7 @@ use redb::{
     StorageBackend,
 };
 use rustix::fs::FlockOperation;
+use std::any::Any;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -412,6 +413,8 @@ fn set_up(
 /// A store that nobody serves, opened to be audited or exported.
 pub struct AuditStore {
     txn: ReadTransaction,
+    /// Kept open: closing a database ends its reads.
+    _db: Box<dyn Any + Send>,
 }
 
 impl AuditStore {
@@ -426,16 +429,19 @@ impl AuditStore {
                 path: path.clone(),
                 why: fault.to_string(),
             };
-            let txn = match Builder::new().open_read_only(&path) {
-                Ok(db) => db.begin_read(),
-                Err(DatabaseError::RepairAborted) => Builder::new()
-                    .open(&path)
-                    .map_err(|error| open_error(&path, error))?
-                    .begin_read(),
+            let (txn, db): (_, Box<dyn Any + Send>) = match Builder::new().open_read_only(&path) {
+                Ok(db) => (db.begin_read(), Box::new(db)),
+                Err(DatabaseError::RepairAborted) => {
+                    let db = Builder::new()
+                        .open(&path)
+                        .map_err(|error| open_error(&path, error))?;
+                    (db.begin_read(), Box::new(db))
+                }
                 Err(error) => return Err(open_error(&path, error)),
             };
             Ok(Self {
                 txn: txn.map_err(|error| damaged(error.into()))?,
+                _db: db,
             })
         })
     }
