@@ -231,6 +231,11 @@ impl WalletAudit {
         Ok(())
     }
 
+    /// The entries of the finds that the history leaves pending.
+    pub fn pending(&self) -> impl Iterator<Item = u64> {
+        self.pending.keys().copied()
+    }
+
     /// Removes a find from what is pending, if it is there with this content.
     fn take(&mut self, seq: u64, find: &Find) -> Result<u128, Discrepancy> {
         match self.pending.remove(&find.seq) {

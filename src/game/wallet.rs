@@ -38,10 +38,14 @@ pub struct Outages {
 pub const OUTAGES_MAX: usize = 1_000;
 
 impl Outages {
-    /// Puts `from..=to` on record. Spans that touch become one.
-    pub fn record(&mut self, from: Millis, to: Millis) {
-        if to < from {
-            return;
+    /// Puts `from..=to` on record. Spans that touch become one. Says whether that changed anything.
+    pub fn record(&mut self, from: Millis, to: Millis) -> bool {
+        let known = self
+            .spans
+            .iter()
+            .any(|(begin, end)| *begin <= from && to <= *end);
+        if to < from || known {
+            return false;
         }
         self.spans.push((from, to));
         self.spans.sort_unstable();
@@ -54,6 +58,7 @@ impl Outages {
         }
         let excess = merged.len().saturating_sub(OUTAGES_MAX);
         self.spans = merged.split_off(excess);
+        true
     }
 
     /// Why a find that ran out at `expires_at` expired.

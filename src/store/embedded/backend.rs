@@ -32,12 +32,7 @@ impl CountingBackend<FileBackend> {
         path: &Path,
         counters: Arc<DiskCounters>,
     ) -> Result<Self, redb::DatabaseError> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file = File::options().read(true).write(true).open(path)?;
         Ok(Self {
             inner: FileBackend::new(file)?,
             counters,

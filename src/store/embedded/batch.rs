@@ -9,6 +9,7 @@ use super::keys::{
     prefix, row_key,
 };
 use super::state::{HuntSlot, State};
+use super::writer::{BATCH_ENTRIES_MAX, FORGET_ENTRIES_MAX, SWEEP_WALLETS_MAX};
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Change, Entry, ExpiryReason, Find};
 use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
@@ -45,6 +46,7 @@ pub(super) struct Batch<'txn, 'state> {
     limits: Limits,
     now: Millis,
     events: Vec<FeedEvent>,
+    feed_before: u64,
 }
 
 impl<'txn, 'state> Batch<'txn, 'state> {
@@ -67,11 +69,17 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             rows: txn.open_table(ROWS)?,
             due: txn.open_table(DUE)?,
             feed: txn.open_table(FEED)?,
+            feed_before: state.feed_position,
             state,
             limits,
             now,
             events: Vec::new(),
         })
+    }
+
+    /// Ledger entries that this batch has written so far.
+    pub(super) fn entries_written(&self) -> usize {
+        usize::try_from(self.state.feed_position - self.feed_before).unwrap_or(usize::MAX)
     }
 
     /// Writes what is written once a batch, and gives the events to tell once it is committed.
@@ -82,9 +90,16 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             .values_mut()
             .filter(|slot| slot.totals_changed)
         {
-            self.totals
-                .insert(slot.hunt.number, encode(&slot.totals)?.as_slice())?;
+            self.totals.insert(
+                slot.hunt.number,
+                encode(&(slot.totals, slot.pending_finds))?.as_slice(),
+            )?;
             slot.totals_changed = false;
+        }
+        if self.state.outages_unsaved {
+            self.meta
+                .insert(meta::OUTAGES, encode(&self.state.outages)?.as_slice())?;
+            self.state.outages_unsaved = false;
         }
         self.state.alive_at = self.now;
         self.meta
@@ -238,6 +253,7 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             slot.totals_changed = true;
             match &entry.change {
                 Change::Find(find) => {
+                    slot.pending_finds += 1;
                     self.rows.insert(
                         row_key(prefix, Row::Pending(find.seq)).as_slice(),
                         [].as_slice(),
@@ -254,6 +270,10 @@ impl<'txn, 'state> Batch<'txn, 'state> {
                     }
                 }
                 Change::Credit(find) | Change::Expire(find, _) | Change::Revoke(find) => {
+                    slot.pending_finds = slot
+                        .pending_finds
+                        .checked_sub(1)
+                        .ok_or(Fault::Missing("a pending find is not counted"))?;
                     self.rows
                         .remove(row_key(prefix, Row::Pending(find.seq)).as_slice())?;
                 }
@@ -519,7 +539,11 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             Err(error) => return Ok(Err(error)),
         };
         let mut hunt = Hunt::clone(&slot.hunt);
-        if let Err(error) = hunt.step(step, self.now, slot.totals.pending) {
+        let pending = match slot.totals.pending {
+            0 => slot.pending_finds,
+            coins => coins,
+        };
+        if let Err(error) = hunt.step(step, self.now, pending) {
             return Ok(Ok(Err(error)));
         }
         if hunt.generation == slot.hunt.generation {
@@ -538,22 +562,26 @@ impl<'txn, 'state> Batch<'txn, 'state> {
         Ok(hunt)
     }
 
-    /// What is due by itself: expiry, forgetting, and putting new outages on record.
-    pub(super) fn keep_house(&mut self, wallets_max: usize, entries_max: u64) -> Result<(), Fault> {
-        self.set_meta(meta::OUTAGES, &self.state.outages.clone())?;
-        self.sweep(wallets_max)?;
-        self.forget_ids(entries_max)?;
-        Ok(())
+    /// What is due by itself: expiry and forgetting, each up to its limit. Says whether more of it is due.
+    pub(super) fn keep_house(&mut self) -> Result<bool, Fault> {
+        let swept_all = self.sweep(SWEEP_WALLETS_MAX, BATCH_ENTRIES_MAX)?;
+        let passed = self.forget_ids(FORGET_ENTRIES_MAX)?;
+        Ok(!swept_all || passed == FORGET_ENTRIES_MAX)
     }
 
-    /// Expires finds that have run out, of up to `wallets_max` wallets. Says how many wallets it visited.
-    fn sweep(&mut self, wallets_max: usize) -> Result<usize, Fault> {
+    /// Expires finds that have run out, of up to `wallets_max` wallets, and no more once the batch has written
+    /// `entries_max` entries. Says whether none is left.
+    fn sweep(&mut self, wallets_max: usize, entries_max: usize) -> Result<bool, Fault> {
         let to = due_key(self.now, 0, PlayerId(0));
         let mut due = Vec::new();
         for row in self.due.range::<&[u8]>(..to.as_slice())?.take(wallets_max) {
             due.extend(parse_due_key(row?.0.value()));
         }
-        for (_, number, player) in &due {
+        for (visited, (_, number, player)) in due.iter().enumerate() {
+            // At least one, so that a batch full of jobs does not put expiry off for good.
+            if visited > 0 && self.entries_written() >= entries_max {
+                return Ok(false);
+            }
             let id = self
                 .state
                 .hunt_id(*number)
@@ -570,7 +598,7 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             );
             self.write(&id, *player, &before, &after, &entries)?;
         }
-        Ok(due.len())
+        Ok(due.len() < wallets_max)
     }
 
     /// Forgets clients' find ids past their time, by walking the feed from where the last walk ended, at most

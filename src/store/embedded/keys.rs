@@ -15,7 +15,7 @@ pub(super) const SCHEMA_VERSION: u32 = 1;
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 /// Hunt number → the hunt (postcard).
 pub(super) const HUNTS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("hunts");
-/// Hunt number → its totals (postcard).
+/// Hunt number → its totals and the number of its pending finds (postcard).
 pub(super) const TOTALS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("totals");
 /// Hunt and treasure number of each treasure that was found at least once.
 pub(super) const FOUND: TableDefinition<'_, (u32, u32), ()> = TableDefinition::new("found");
@@ -45,7 +45,7 @@ pub(super) mod meta {
     pub(in super::super) const SECRET: &str = "secret";
     /// `u64`: the epoch that cursors carry.
     pub(in super::super) const EPOCH: &str = "epoch";
-    /// `(u64, u64, u64)`: a random number made at each start (also beside the file), device and inode of the file.
+    /// `(u64, u64, u64)`: a random number made at each start, device and inode of the file; see `beside`.
     pub(in super::super) const INCARNATION: &str = "incarnation";
     /// `u64`: the latest time at which the store is known to have been up.
     pub(in super::super) const ALIVE_AT: &str = "alive_at";

@@ -4,7 +4,8 @@
 //! - [`writer`]: the one thread that writes, a batch at a time; [`batch`] is what it does within a transaction, [`state`]
 //!   what it keeps in memory.
 //! - [`read`]: reads, on threads of their own, each of one committed moment.
-//! - [`open`]: opening: locks, identity, outages, restored files.
+//! - [`open`]: opening: locks, identity, outages.
+//! - [`beside`]: how a file that was put back from a copy is known.
 //! - [`backend`]: the file itself.
 //!
 //! An answer is given once the batch that it belongs to is synced to disk. redb's quick repair is on, so that a start
@@ -12,6 +13,7 @@
 
 mod backend;
 mod batch;
+mod beside;
 mod keys;
 mod open;
 mod read;
@@ -20,9 +22,13 @@ mod state;
 mod writer;
 
 pub use backend::DiskCounters;
-pub use open::{AuditStore, OpenError, Options};
+pub use open::{
+    AuditStore, CACHE_BYTES_DEFAULT, FILE_NAME, MIN_FREE_BYTES_DEFAULT, OpenError, Options,
+};
 pub use shared::{OnFatal, WriterStats};
-pub use writer::{BATCH_JOBS_MAX, BATCH_WEIGHT_MAX, FORGET_ENTRIES_MAX, SWEEP_WALLETS_MAX};
+pub use writer::{
+    BATCH_ENTRIES_MAX, BATCH_JOBS_MAX, BATCH_WEIGHT_MAX, FORGET_ENTRIES_MAX, SWEEP_WALLETS_MAX,
+};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
@@ -38,6 +44,7 @@ use batch::{Answer, Batch};
 use keys::Fault;
 use redb::{ReadTransaction, ReadableDatabase};
 use shared::{Shared, clone_db};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -46,6 +53,9 @@ use writer::{Command, Work};
 
 /// The most jobs that wait for the writer; one more is refused as busy.
 pub const QUEUE_JOBS_MAX: usize = 16_384;
+/// The most finds (or things of that size) in the jobs that wait; a job that would bring more is refused as busy, unless
+/// it is the only one.
+pub const QUEUE_WEIGHT_MAX: usize = 131_072;
 /// The most short reads at a time; more wait for their turn.
 pub const READS_MAX: usize = 16;
 /// The most exports and audits at a time.
@@ -60,7 +70,8 @@ const EXPORT_BATCHES_MAX: usize = 4;
 /// The embedded store.
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
-    commands: SyncSender<Command>,
+    identity: [u8; 16],
+    queue: Queue,
     feed: Mutex<Option<mpsc::Receiver<Vec<FeedEvent>>>>,
     reads: Arc<Semaphore>,
     long_reads: Arc<Semaphore>,
@@ -78,13 +89,26 @@ fn read_error(fault: &Fault) -> StoreError {
     }
 }
 
-impl EmbeddedStore {
+/// The way to the writer.
+#[derive(Clone)]
+struct Queue {
+    commands: SyncSender<Command>,
+    shared: Arc<Shared>,
+}
+
+impl Queue {
     /// Hands work to the writer. The future gives its answer; dropping the future does not undo the work.
     fn write<T, F>(&self, weight: usize, work: F) -> Reply<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Batch<'_, '_>) -> Answer<T> + Send + 'static,
     {
+        let queued = &self.shared.queued_weight;
+        let before = queued.fetch_add(weight, Ordering::Relaxed);
+        if before > 0 && before + weight > QUEUE_WEIGHT_MAX {
+            queued.fetch_sub(weight, Ordering::Relaxed);
+            return failed(StoreError::Busy);
+        }
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Work {
             work,
@@ -92,14 +116,26 @@ impl EmbeddedStore {
             result: None,
             reply,
         });
-        let sent = self.commands.try_send(Command::Job(job));
-        Box::pin(async move {
-            match sent {
-                Ok(()) => answer.await.unwrap_or_else(|_| Err(unavailable())),
-                Err(TrySendError::Full(_)) => Err(StoreError::Busy),
-                Err(TrySendError::Disconnected(_)) => Err(unavailable()),
+        match self.commands.try_send(Command::Job(job)) {
+            Ok(()) => Box::pin(async move { answer.await.unwrap_or_else(|_| Err(unavailable())) }),
+            Err(error) => {
+                queued.fetch_sub(weight, Ordering::Relaxed);
+                failed(match error {
+                    TrySendError::Full(_) => StoreError::Busy,
+                    TrySendError::Disconnected(_) => unavailable(),
+                })
             }
-        })
+        }
+    }
+}
+
+impl EmbeddedStore {
+    fn write<T, F>(&self, weight: usize, work: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Batch<'_, '_>) -> Answer<T> + Send + 'static,
+    {
+        self.queue.write(weight, work)
     }
 
     /// Reads one moment on a thread that may block.
@@ -110,10 +146,12 @@ impl EmbeddedStore {
     {
         let (shared, gate) = (self.shared.clone(), gate.clone());
         Box::pin(async move {
-            let Ok(_permit) = gate.acquire_owned().await else {
+            let Ok(permit) = gate.acquire_owned().await else {
                 return Err(unavailable());
             };
             let read = move || {
+                // Kept until the read is done, also when nobody waits for it any more.
+                let _permit = permit;
                 let db = clone_db(&shared).ok_or_else(unavailable)?;
                 let txn = db.begin_read().map_err(|error| read_error(&error.into()))?;
                 drop(db);
@@ -130,6 +168,12 @@ impl EmbeddedStore {
             .hunt(hunt)
             .map(|(hunt, _)| hunt.number)
             .ok_or(StoreError::NoSuchHunt)
+    }
+
+    /// Random bytes, written once: which store this is.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        self.identity
     }
 
     /// What the disk did.
@@ -149,12 +193,13 @@ impl EmbeddedStore {
     /// # Errors
     /// When that took longer than half a minute; everything acknowledged is on disk all the same.
     pub async fn stop(&self) -> Result<(), StoreError> {
+        self.shared.stopping.store(true, Ordering::Release);
         let (done, stopped) = oneshot::channel();
         let mut command = Command::Stop(done);
         let wait = Duration::from_millis(writer::STOP_WAIT_MS);
         let stop = async {
             loop {
-                match self.commands.try_send(command) {
+                match self.queue.commands.try_send(command) {
                     Ok(()) => break,
                     Err(TrySendError::Disconnected(_)) => return,
                     Err(TrySendError::Full(back)) => command = back,
@@ -189,24 +234,15 @@ impl Store for EmbeddedStore {
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
         let names: Vec<PlayerName> = players.iter().map(|opening| opening.name.clone()).collect();
         let known = self.read(&self.reads, move |txn| read::known_players(txn, &names));
-        let commands = self.commands.clone();
+        let queue = self.queue.clone();
         Box::pin(async move {
             if let Some(numbers) = known.await? {
                 return Ok(numbers.into_iter().map(Ok).collect());
             }
-            let (reply, answer) = oneshot::channel();
             let weight = players.len();
-            let work = move |batch: &mut Batch<'_, '_>| batch.open_players(&players).map(Ok);
-            match commands.try_send(Command::Job(Box::new(Work {
-                work,
-                weight,
-                result: None,
-                reply,
-            }))) {
-                Ok(()) => answer.await.unwrap_or_else(|_| Err(unavailable())),
-                Err(TrySendError::Full(_)) => Err(StoreError::Busy),
-                Err(TrySendError::Disconnected(_)) => Err(unavailable()),
-            }
+            queue
+                .write(weight, move |batch| batch.open_players(&players).map(Ok))
+                .await
         })
     }
 
@@ -257,22 +293,14 @@ impl Store for EmbeddedStore {
         let lost = self.read(&self.long_reads, move |txn| {
             read::lost_to_outage(txn, number, from, to)
         });
-        let (hunt, commands) = (hunt.clone(), self.commands.clone());
+        let (hunt, queue) = (hunt.clone(), self.queue.clone());
         Box::pin(async move {
             let mut sum = Reinstated::default();
             for step in lost.await?.chunks(REINSTATE_STEP) {
-                let (reply, answer) = oneshot::channel();
-                let (hunt, step, weight) = (hunt.clone(), step.to_vec(), step.len());
-                let work = move |batch: &mut Batch<'_, '_>| batch.reinstate(&hunt, &step);
-                commands
-                    .try_send(Command::Job(Box::new(Work {
-                        work,
-                        weight,
-                        result: None,
-                        reply,
-                    })))
-                    .map_err(|_| StoreError::Busy)?;
-                let done = answer.await.unwrap_or_else(|_| Err(unavailable()))?;
+                let (hunt, step) = (hunt.clone(), step.to_vec());
+                let done = queue
+                    .write(step.len(), move |batch| batch.reinstate(&hunt, &step))
+                    .await?;
                 sum.finds += done.finds;
                 sum.coins += done.coins;
                 sum.refused += done.refused;
@@ -345,9 +373,7 @@ impl Store for EmbeddedStore {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        self.shared
-            .watched
-            .store(true, std::sync::atomic::Ordering::Release);
+        self.shared.watched.store(true, Ordering::Release);
         feed
     }
 }

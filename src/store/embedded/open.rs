@@ -2,6 +2,7 @@
 
 use super::backend::{CountingBackend, DiskCounters};
 use super::batch::Batch;
+use super::beside::Beside;
 use super::keys::{
     DUE, ERASED, ERASED_NAMES, FEED, FOUND, Fault, HUNTS, META, NAMES, PLAYERS, ROWS,
     SCHEMA_VERSION, TOTALS, decode, encode, meta,
@@ -9,8 +10,9 @@ use super::keys::{
 use super::shared::{OnFatal, Opener, Shared};
 use super::state::State;
 use super::writer::Writer;
-use super::{EmbeddedStore, FEED_BATCHES_MAX, LONG_READS_MAX, QUEUE_JOBS_MAX, READS_MAX, read};
-use crate::game::Millis;
+use super::{
+    EmbeddedStore, FEED_BATCHES_MAX, LONG_READS_MAX, QUEUE_JOBS_MAX, Queue, READS_MAX, read,
+};
 use crate::game::hunt::Hunt;
 use crate::game::ids::HuntId;
 use crate::game::rules::Limits;
@@ -20,8 +22,10 @@ use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
     StorageBackend,
 };
+use rustix::fs::FlockOperation;
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::time::Instant;
@@ -29,8 +33,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// The store's file in its directory.
 pub const FILE_NAME: &str = "trove.redb";
-/// Beside it: the random number of the last start, which a file put back from a copy does not match.
-const INCARNATION_FILE: &str = "incarnation";
+/// Where the file is made before it has that name, so that a crash while it is made leaves no broken store.
+const NEW_FILE_NAME: &str = "trove.redb.new";
 
 /// How to open a store.
 pub struct Options {
@@ -157,6 +161,7 @@ impl EmbeddedStore {
             .create(&dir)
             .map_err(io)?;
         let path = dir.join(FILE_NAME);
+        create_file(&dir, &path)?;
         let counters = Arc::new(DiskCounters::default());
         let (file, shared_counters, cache_bytes) =
             (path.clone(), counters.clone(), options.cache_bytes);
@@ -201,18 +206,18 @@ impl EmbeddedStore {
             path: shown.clone(),
             why: fault.to_string(),
         };
+        // Before redb writes to it.
+        let beside = path.map(Beside::new);
         let db = opener().map_err(|error| open_error(&shown, error))?;
-        let sidecar = path.map(|path| path.with_file_name(INCARNATION_FILE));
-        let file = path
-            .and_then(|path| std::fs::metadata(path).ok())
-            .map_or((0, 0), |m| (m.dev(), m.ino()));
         check_schema(&db, &shown)?;
-        let (state, clock) = set_up(&db, &options, sidecar.as_deref(), file).map_err(damaged)?;
-        if let (Some(sidecar), Some((incarnation, ..))) = (&sidecar, state.incarnation) {
-            std::fs::write(sidecar, incarnation.to_string()).map_err(|source| OpenError::Io {
-                path: sidecar.clone(),
-                source,
-            })?;
+        let (state, clock) = set_up(&db, &options, beside.as_ref()).map_err(damaged)?;
+        if let (Some(beside), Some((incarnation, ..))) = (&beside, state.incarnation) {
+            beside
+                .say_running(incarnation)
+                .map_err(|source| OpenError::Io {
+                    path: beside.path.clone(),
+                    source,
+                })?;
         }
         let dir = path.and_then(Path::parent).map(Path::to_owned);
         let shared = Arc::new(Shared::new(
@@ -226,6 +231,7 @@ impl EmbeddedStore {
             options.on_fatal,
         ));
         shared.publish(&state);
+        let identity = state.identity;
         let (commands, receiver) = std_mpsc::sync_channel(QUEUE_JOBS_MAX);
         let (feed, feed_receiver) = mpsc::channel(FEED_BATCHES_MAX);
         let writer = Writer {
@@ -236,6 +242,8 @@ impl EmbeddedStore {
             feed,
             last_tick: Instant::now(),
             warned_behind: false,
+            more_due: false,
+            beside,
         };
         std::thread::Builder::new()
             .name("trove-store".into())
@@ -245,13 +253,60 @@ impl EmbeddedStore {
                 source,
             })?;
         Ok(Self {
+            identity,
+            queue: Queue {
+                commands,
+                shared: shared.clone(),
+            },
             shared,
-            commands,
             feed: Mutex::new(Some(feed_receiver)),
             reads: Arc::new(Semaphore::new(READS_MAX)),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
         })
     }
+}
+
+/// Makes an empty file if there is none: under another name, synced, then renamed, and the directory synced too.
+fn create_file(dir: &Path, path: &Path) -> Result<(), OpenError> {
+    let io = |source| OpenError::Io {
+        path: dir.to_owned(),
+        source,
+    };
+    match std::fs::metadata(path) {
+        // redb takes an empty file for a new one; this one was a store, or is none.
+        Ok(file) if file.len() == 0 => {
+            return Err(OpenError::Damaged {
+                path: path.to_owned(),
+                why: "it is empty".into(),
+            });
+        }
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let locked = File::open(dir).map_err(io)?;
+    match rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.to_owned())),
+        Err(error) => return Err(io(error.into())),
+    }
+    if path.exists() {
+        return Ok(());
+    }
+    let new = dir.join(NEW_FILE_NAME);
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    let db = Builder::new()
+        .create(&new)
+        .map_err(|error| open_error(&new, error))?;
+    db.close().map_err(|error| open_error(&new, error))?;
+    File::open(&new)
+        .and_then(|file| file.sync_all())
+        .map_err(io)?;
+    std::fs::rename(&new, path).map_err(io)?;
+    locked.sync_all().map_err(io)
 }
 
 /// Refuses a file of a newer layout before anything is written to it.
@@ -294,8 +349,7 @@ fn random<const N: usize>() -> Result<[u8; N], Fault> {
 fn set_up(
     db: &Database,
     options: &Options,
-    sidecar: Option<&Path>,
-    (device, inode): (u64, u64),
+    beside: Option<&Beside>,
 ) -> Result<(State, StoreClock), Fault> {
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
@@ -328,46 +382,29 @@ fn set_up(
     let clock = StoreClock::new(options.time.clone(), state.alive_at);
     let now = clock.now();
     if !fresh {
-        note_restored(&mut state, sidecar, (device, inode), now);
-        state.outages.record(state.alive_at, now);
+        if beside.is_some_and(|beside| beside.is_restored(&state)) {
+            // From the clock, so that a second restore of the same copy does not use the same epoch again.
+            state.epoch = (state.epoch + 1).max(now / 1_000);
+            tracing::warn!(
+                epoch = state.epoch,
+                "the store's file was restored or moved; a new epoch begins"
+            );
+        }
+        state.outages_unsaved = state.outages.record(state.alive_at, now);
     }
+    let (device, inode) = beside.map_or((0, 0), |beside| beside.inode);
     state.incarnation = Some((u64::from_le_bytes(random::<8>()?), device, inode));
     let mut txn = db.begin_write()?;
     txn.set_quick_repair(true);
-    let (epoch, outages, incarnation) = (state.epoch, state.outages.clone(), state.incarnation);
+    let (epoch, incarnation) = (state.epoch, state.incarnation);
     let mut batch = Batch::open(&txn, &mut state, options.limits, now)?;
     batch.set_meta(meta::EPOCH, &epoch)?;
-    batch.set_meta(meta::OUTAGES, &outages)?;
     if let Some(incarnation) = incarnation {
         batch.set_meta(meta::INCARNATION, &incarnation)?;
     }
     batch.finish()?;
     txn.commit()?;
     Ok((state, clock))
-}
-
-/// Begins a new epoch when the file is another one than the last start left, or when its content was put back.
-fn note_restored(
-    state: &mut State,
-    sidecar: Option<&Path>,
-    (device, inode): (u64, u64),
-    now: Millis,
-) {
-    let Some(sidecar) = sidecar else { return };
-    let beside: Option<u64> = std::fs::read_to_string(sidecar)
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
-    let same = state
-        .incarnation
-        .is_some_and(|(number, dev, ino)| Some(number) == beside && (dev, ino) == (device, inode));
-    if !same {
-        // From the clock, so that a second restore of the same copy does not use the same epoch again.
-        state.epoch = (state.epoch + 1).max(now / 1_000);
-        tracing::warn!(
-            epoch = state.epoch,
-            "the store's file was restored or moved; a new epoch begins"
-        );
-    }
 }
 
 /// A store that nobody serves, opened to be audited or exported.
@@ -401,6 +438,13 @@ impl AuditStore {
         })
     }
 
+    /// Reads, and takes a panic of redb over what it reads for the damage it is.
+    fn read<T>(&self, read: impl FnOnce(&Self) -> Result<T, Fault>) -> Result<T, String> {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read(self)))
+            .unwrap_or(Err(Fault::Missing("the file is damaged")))
+            .map_err(|fault| fault.to_string())
+    }
+
     fn hunts(&self) -> Result<Vec<Hunt>, Fault> {
         let table = self.txn.open_table(HUNTS)?;
         table
@@ -418,13 +462,15 @@ impl AuditStore {
     /// # Errors
     /// When the file cannot be read.
     pub fn verify(&self, hunt: Option<&HuntId>) -> Result<Option<Vec<HuntAudit>>, String> {
-        let mut audits = Vec::new();
-        for each in self.hunts().map_err(|fault| fault.to_string())? {
-            if hunt.is_none_or(|id| *id == each.spec.id) {
-                audits.push(read::audit(&self.txn, &each).map_err(|fault| fault.to_string())?);
+        self.read(|store| {
+            let mut audits = Vec::new();
+            for each in store.hunts()? {
+                if hunt.is_none_or(|id| *id == each.spec.id) {
+                    audits.push(read::audit(&store.txn, &each)?);
+                }
             }
-        }
-        Ok((hunt.is_none() || !audits.is_empty()).then_some(audits))
+            Ok((hunt.is_none() || !audits.is_empty()).then_some(audits))
+        })
     }
 
     /// Hands the rows of an export to `send` until it says that nobody listens; `false` when there is no such hunt.
@@ -436,11 +482,13 @@ impl AuditStore {
         hunt: &HuntId,
         send: impl FnMut(Vec<ExportRow>) -> bool,
     ) -> Result<bool, String> {
-        let hunts = self.hunts().map_err(|fault| fault.to_string())?;
-        let Some(hunt) = hunts.iter().find(|each| each.spec.id == *hunt) else {
-            return Ok(false);
-        };
-        read::export(&self.txn, hunt.number, send).map_err(|fault| fault.to_string())?;
-        Ok(true)
+        self.read(|store| {
+            let hunts = store.hunts()?;
+            let Some(hunt) = hunts.iter().find(|each| each.spec.id == *hunt) else {
+                return Ok(false);
+            };
+            read::export(&store.txn, hunt.number, send)?;
+            Ok(true)
+        })
     }
 }

@@ -1,8 +1,8 @@
 //! Reading: each read sees one committed moment, and neither waits for the writer nor holds it up.
 
 use super::keys::{
-    ERASED_NAMES, FEED, Fault, KIND_LEDGER, KIND_PENDING, KIND_WALLET, NAMES, PLAYERS, ROWS, Row,
-    TOTALS, decode, parse_row_key, prefix, row_key,
+    DUE, ERASED_NAMES, FEED, Fault, KIND_LEDGER, KIND_PENDING, KIND_WALLET, NAMES, PLAYERS, ROWS,
+    Row, TOTALS, decode, due_key, parse_due_key, parse_row_key, prefix, row_key,
 };
 use crate::game::Millis;
 use crate::game::audit::{Sums, WalletAudit};
@@ -159,8 +159,6 @@ struct PlayerRows {
     wallet: Option<Wallet>,
     pending: HashSet<u64>,
     audit: WalletAudit,
-    settled: u64,
-    found: u64,
     broken: bool,
 }
 
@@ -179,6 +177,9 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
         discrepancy_count: 0,
     };
     let mut current: Option<(PlayerId, PlayerRows)> = None;
+    let mut pending_rows = 0;
+    let due = txn.open_table(DUE)?;
+    let mut due_wallets: u64 = 0;
     walk(txn, hunt.number, |player, kind, seq, value| {
         if current.as_ref().is_none_or(|(last, _)| *last != player) {
             if let Some((player, rows)) = current.take() {
@@ -190,18 +191,25 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
             return Ok(true);
         };
         match kind {
-            KIND_WALLET => rows.wallet = Some(decode(value)?),
+            KIND_WALLET => {
+                let wallet: Wallet = decode(value)?;
+                if wallet.due_at != 0 {
+                    due_wallets += 1;
+                    let key = due_key(wallet.due_at, hunt.number, player);
+                    if due.get(key.as_slice())?.is_none() {
+                        let what = "nothing says when the pending finds run out";
+                        report(&mut audit, format!("player {player}: {what}"));
+                    }
+                }
+                rows.wallet = Some(wallet);
+            }
             KIND_PENDING => {
+                pending_rows += 1;
                 rows.pending.insert(seq);
             }
             KIND_LEDGER => {
                 let entry: Entry = decode(value)?;
                 audit.entries += 1;
-                match &entry.change {
-                    Change::Find(_) => rows.found += 1,
-                    Change::Credit(_) | Change::Expire(..) | Change::Revoke(_) => rows.settled += 1,
-                    Change::Reinstate(_) | Change::Adjust(_) => {}
-                }
                 if !rows.broken
                     && let Err(discrepancy) = rows.audit.entry(&entry)
                 {
@@ -217,10 +225,27 @@ pub(super) fn audit(txn: &ReadTransaction, hunt: &Hunt) -> Result<HuntAudit, Fau
     if let Some((player, rows)) = current.take() {
         close(&mut audit, player, rows);
     }
-    let totals: Totals = match txn.open_table(TOTALS)?.get(hunt.number)? {
+    let mut due_rows = 0;
+    for row in due.iter()? {
+        let of = parse_due_key(row?.0.value()).map(|(_, number, _)| number);
+        due_rows += u64::from(of == Some(hunt.number));
+    }
+    if due_rows != due_wallets {
+        let what = "wallets with something pending, and as many times at which it runs out:";
+        report(&mut audit, format!("{what} {due_wallets}, not {due_rows}"));
+    }
+    let (totals, pending_finds): (Totals, u64) = match txn.open_table(TOTALS)?.get(hunt.number)? {
         Some(bytes) => decode(bytes.value())?,
-        None => Totals::default(),
+        None => Default::default(),
     };
+    if pending_finds != pending_rows {
+        report(
+            &mut audit,
+            format!(
+                "the hunt counts {pending_finds} pending finds, its wallets have {pending_rows}"
+            ),
+        );
+    }
     for discrepancy in audit.sums.discrepancies(&totals) {
         report(&mut audit, discrepancy.to_string());
     }
@@ -242,7 +267,7 @@ fn close(audit: &mut HuntAudit, player: PlayerId, rows: PlayerRows) {
         Ok(sums) => audit.sums.add(&sums),
         Err(discrepancy) => report(audit, format!("player {player}: {discrepancy}")),
     }
-    if rows.pending.len() as u64 != rows.found.saturating_sub(rows.settled) {
+    if rows.pending != rows.audit.pending().collect() {
         report(
             audit,
             format!("player {player}: the pending finds are not those that the history leaves"),

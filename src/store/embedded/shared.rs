@@ -10,7 +10,7 @@ use crate::store::clock::StoreClock;
 use redb::Database;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -55,6 +55,10 @@ pub(super) struct Shared {
     pub(super) on_fatal: OnFatal,
     /// Whether somebody took the feed; events that nobody reads must not hold the writer.
     pub(super) watched: AtomicBool,
+    /// Whether the store was asked to stop: a watcher that lags no longer holds the writer then.
+    pub(super) stopping: AtomicBool,
+    /// What the jobs that wait weigh together.
+    pub(super) queued_weight: AtomicUsize,
     health: Mutex<Health>,
     hunts: Mutex<BTreeMap<HuntId, (Arc<Hunt>, Totals)>>,
 }
@@ -99,6 +103,8 @@ impl Shared {
             stats: WriterStats::default(),
             on_fatal,
             watched: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            queued_weight: AtomicUsize::new(0),
             health: Mutex::new(Health::Up),
             hunts: Mutex::default(),
         }
@@ -134,17 +140,26 @@ impl Shared {
         lock(&self.health).clone()
     }
 
+    /// Says what the state is now. From `Down` nothing leads back.
     pub(super) fn set_health(&self, health: Health) {
-        let mut now = lock(&self.health);
-        if *now != health {
-            tracing::warn!(from = ?*now, to = ?health, "the store's state changed");
-            *now = health;
-        }
+        self.change_health(health);
     }
 
+    fn change_health(&self, health: Health) -> bool {
+        let mut now = lock(&self.health);
+        if *now == health || matches!(*now, Health::Down(_)) {
+            return false;
+        }
+        tracing::warn!(from = ?*now, to = ?health, "the store's state changed");
+        *now = health;
+        true
+    }
+
+    /// Gives the store up, once.
     pub(super) fn fatal(&self, reason: &str) {
-        self.set_health(Health::Down(reason.to_owned()));
-        (self.on_fatal)(reason);
+        if self.change_health(Health::Down(reason.to_owned())) {
+            (self.on_fatal)(reason);
+        }
     }
 
     /// Bytes that an unprivileged process may still write to the store's file system; `None` where that is unknown.
@@ -153,14 +168,14 @@ impl Shared {
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Closes the file, waiting for readers.
+    /// Closes the file for good.
     pub(super) fn close(&self) {
-        let db = self
-            .db
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let Some(mut db) = db else { return };
+        Self::close_slot(&mut self.db.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits for those who are about to begin a read, which takes them no lock; reads under way fail from then on.
+    fn close_slot(slot: &mut Option<Arc<Database>>) {
+        let Some(mut db) = slot.take() else { return };
         loop {
             match Arc::try_unwrap(db) {
                 Ok(db) => {
@@ -175,11 +190,11 @@ impl Shared {
         }
     }
 
-    /// Closes and opens the file, which clears redb's memory of a failed write.
+    /// Closes and opens the file, which clears redb's memory of a failed write. New reads wait meanwhile.
     pub(super) fn reopen(&self) -> Result<(), redb::DatabaseError> {
-        self.close();
-        let db = (self.opener)()?;
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(db));
+        let mut slot = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        Self::close_slot(&mut slot);
+        *slot = Some(Arc::new((self.opener)()?));
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(super) struct HuntSlot {
     pub(super) hunt: Arc<Hunt>,
     pub(super) totals: Totals,
+    /// Finds that are pending, in all wallets: those worth nothing do not show in the totals.
+    pub(super) pending_finds: u64,
     pub(super) totals_changed: bool,
     pub(super) found: BTreeSet<u32>,
 }
@@ -28,6 +30,7 @@ impl HuntSlot {
         Self {
             hunt: Arc::new(hunt),
             totals: Totals::default(),
+            pending_finds: 0,
             totals_changed: true,
             found: BTreeSet::new(),
         }
@@ -44,6 +47,8 @@ pub(super) struct State {
     pub(super) hunts: HashMap<HuntId, HuntSlot>,
     pub(super) next_hunt: u32,
     pub(super) outages: Outages,
+    /// Whether the file does not have all of them yet.
+    pub(super) outages_unsaved: bool,
     pub(super) feed_position: u64,
     pub(super) forgotten_to: u64,
     /// When the next id may have to be forgotten; 0 to look.
@@ -95,7 +100,7 @@ impl State {
             let number = number.value();
             let mut slot = HuntSlot::new(hunt);
             if let Some(bytes) = totals.get(number)? {
-                slot.totals = decode(bytes.value())?;
+                (slot.totals, slot.pending_finds) = decode(bytes.value())?;
             }
             slot.totals_changed = false;
             for row in found.range((number, 0)..=(number, u32::MAX))? {

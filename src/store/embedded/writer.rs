@@ -2,6 +2,7 @@
 //! the answers go.
 
 use super::batch::{Answer, Batch};
+use super::beside::Beside;
 use super::keys::{DUE, Fault, parse_due_key};
 use super::shared::{Shared, clone_db};
 use super::state::State;
@@ -21,10 +22,14 @@ use tokio::sync::{mpsc, oneshot};
 pub const BATCH_JOBS_MAX: usize = 1_024;
 /// The most finds (or things of that size) in one transaction, so that one batch stays short.
 pub const BATCH_WEIGHT_MAX: usize = 4_096;
+/// The most ledger entries of one transaction: past it, jobs wait for the next one. A job that is begun is finished.
+pub const BATCH_ENTRIES_MAX: usize = 8_192;
 /// The most wallets that one sweep visits; the next follows at once while there are more.
 pub const SWEEP_WALLETS_MAX: usize = 1_000;
-/// The most feed entries that one walk for ids to forget passes.
+/// The most feed entries that one walk for ids to forget passes; the next follows at once while there are more.
 pub const FORGET_ENTRIES_MAX: u64 = 2_000;
+/// How long the writer waits before it tries again to tell a watcher that lags.
+const FEED_RETRY: Duration = Duration::from_millis(1);
 /// How often the writer looks for what is due when nothing else happens.
 const TICK: Duration = Duration::from_millis(500);
 /// While something is pending, the file says at least this often that the store is up, in milliseconds; so long may an
@@ -83,6 +88,10 @@ pub(super) struct Writer {
     pub(super) feed: mpsc::Sender<Vec<FeedEvent>>,
     pub(super) last_tick: Instant,
     pub(super) warned_behind: bool,
+    /// Whether the last housekeeping ended at its limit, so that the next is due at once.
+    pub(super) more_due: bool,
+    /// What lies beside the file, if it is one.
+    pub(super) beside: Option<Beside>,
 }
 
 /// Why a batch came to nothing.
@@ -100,11 +109,34 @@ impl From<Fault> for Failure {
 impl Writer {
     /// Runs until it is told to stop, or until everybody who could tell it is gone.
     pub(super) fn run(mut self) {
+        // A panic within a batch is caught there. One elsewhere would leave a store that looks alive and answers nobody.
+        let shared = self.shared.clone();
+        let ran = catch_unwind(AssertUnwindSafe(|| self.work()));
+        if ran.is_err() {
+            shared.fatal("the store's thread panicked");
+        }
+        let closed = catch_unwind(AssertUnwindSafe(|| shared.close()));
+        let healthy = !matches!(shared.health(), Health::Down(_));
+        if let (Some(beside), Some((incarnation, ..))) = (&self.beside, self.state.incarnation)
+            && closed.is_ok()
+            && healthy
+        {
+            beside.say_stopped(incarnation);
+        }
+        if closed.is_ok()
+            && let Ok(Some(done)) = ran
+        {
+            let _ = done.send(());
+        }
+    }
+
+    fn work(&mut self) -> Option<oneshot::Sender<()>> {
         let mut stopped = None;
         while stopped.is_none() {
             let mut jobs: Vec<Box<dyn Job>> = Vec::new();
             let mut weight = 0;
-            let mut next = match self.commands.recv_timeout(TICK) {
+            let wait = if self.more_due { Duration::ZERO } else { TICK };
+            let mut next = match self.commands.recv_timeout(wait) {
                 Ok(command) => Some(command),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -112,7 +144,11 @@ impl Writer {
             while let Some(command) = next {
                 match command {
                     Command::Job(job) => {
-                        weight += job.weight();
+                        let added = job.weight();
+                        weight += added;
+                        self.shared
+                            .queued_weight
+                            .fetch_sub(added, Ordering::Relaxed);
                         jobs.push(job);
                     }
                     Command::Stop(done) => stopped = Some(done),
@@ -132,16 +168,13 @@ impl Writer {
         }
         // The last mark makes the outage on record begin here.
         self.commit(Vec::new(), true);
-        self.shared.close();
-        if let Some(done) = stopped {
-            let _ = done.send(());
-        }
+        stopped
     }
 
     /// Steers the clock, and says whether the housekeeping of a batch is due.
     fn tick(&mut self) -> bool {
         if self.last_tick.elapsed() < TICK {
-            return false;
+            return self.more_due;
         }
         self.last_tick = Instant::now();
         match self.shared.clock.steer() {
@@ -152,7 +185,7 @@ impl Writer {
                     to_ms = to,
                     "the clock stepped forward; on record as an outage"
                 );
-                self.state.outages.record(from, to);
+                self.state.outages_unsaved |= self.state.outages.record(from, to);
                 return true;
             }
             Steered::Behind(behind_ms) if !self.warned_behind => {
@@ -163,6 +196,10 @@ impl Writer {
                 );
             }
             Steered::Behind(_) => {}
+        }
+        if self.shared.health() == Health::Full {
+            // Somebody must find out that there is room again, also when nobody asks for anything.
+            return true;
         }
         let now = self.shared.clock.now();
         if self.state.forgotten_to < self.state.feed_position && self.state.forget_at <= now {
@@ -192,75 +229,103 @@ impl Writer {
             .map(|(due_at, ..)| due_at))
     }
 
-    /// Runs jobs as one transaction. If that fails for a reason that lies in one of them, runs them one by one, so that
+    /// Runs jobs, in as few transactions as the limits allow. If that fails for a reason that lies in one of them, runs them one by one, so that
     /// only that one fails.
-    fn commit(&mut self, mut jobs: Vec<Box<dyn Job>>, housekeeping: bool) {
-        if self.disk_is_full() {
-            jobs.into_iter()
-                .for_each(|job| job.answer(Some(StoreError::Full)));
-            return;
-        }
-        match self.transact(&mut jobs, housekeeping) {
-            Ok(()) => jobs.into_iter().for_each(|job| job.answer(None)),
-            Err(failure) => {
-                let io = self.recover(&failure);
-                if let Some(error) = io {
-                    jobs.into_iter()
-                        .for_each(|job| job.answer(Some(error.clone())));
-                } else if jobs.len() > 1 || (housekeeping && !jobs.is_empty()) {
-                    for job in jobs {
-                        self.commit(vec![job], false);
-                    }
-                } else {
-                    let error = match failure {
-                        Failure::Fault(fault) => StoreError::Damaged(fault.to_string()),
-                        Failure::Panic => StoreError::Damaged("the operation panicked".into()),
-                    };
-                    jobs.into_iter()
-                        .for_each(|job| job.answer(Some(error.clone())));
+    fn commit(&mut self, mut jobs: Vec<Box<dyn Job>>, mut housekeeping: bool) {
+        self.more_due = false;
+        while housekeeping || !jobs.is_empty() {
+            if let Some(error) = self.refusal() {
+                return answer_all(jobs, &error);
+            }
+            match self.transact(&mut jobs, housekeeping) {
+                Ok(ran) => {
+                    let rest = jobs.split_off(ran);
+                    jobs.into_iter().for_each(|job| job.answer(None));
+                    jobs = rest;
+                    housekeeping = false;
                 }
+                Err(failure) => match self.recover(&failure) {
+                    Some(error) => return answer_all(jobs, &error),
+                    None if jobs.len() > 1 || (housekeeping && !jobs.is_empty()) => {
+                        for job in jobs {
+                            self.commit(vec![job], false);
+                        }
+                        return;
+                    }
+                    None => {
+                        let why = match failure {
+                            Failure::Fault(fault) => fault.to_string(),
+                            Failure::Panic => "the operation panicked".into(),
+                        };
+                        return answer_all(jobs, &StoreError::Damaged(why));
+                    }
+                },
             }
         }
     }
 
-    fn transact(&mut self, jobs: &mut [Box<dyn Job>], housekeeping: bool) -> Result<(), Failure> {
+    /// Runs one transaction. Says how many of the jobs were part of it, in their order: at least one.
+    fn transact(
+        &mut self,
+        jobs: &mut [Box<dyn Job>],
+        housekeeping: bool,
+    ) -> Result<usize, Failure> {
         let began = Instant::now();
         let shared = self.shared.clone();
         let db = clone_db(&shared).ok_or(Fault::Missing("the store is closed"))?;
         let now = shared.clock.now();
-        let events = catch_unwind(AssertUnwindSafe(|| -> Result<_, Fault> {
+        let (events, ran, more_due) = catch_unwind(AssertUnwindSafe(|| -> Result<_, Fault> {
             let mut txn = db.begin_write()?;
             // Costs a second sync a commit, and saves walking the whole file after a crash.
             txn.set_quick_repair(true);
             let mut batch = Batch::open(&txn, &mut self.state, self.limits, now)?;
+            let mut ran = 0;
             for job in jobs.iter_mut() {
                 job.run(&mut batch)?;
+                ran += 1;
+                if batch.entries_written() >= BATCH_ENTRIES_MAX {
+                    break;
+                }
             }
-            if housekeeping {
-                batch.keep_house(SWEEP_WALLETS_MAX, FORGET_ENTRIES_MAX)?;
-            }
+            let more_due = housekeeping && batch.keep_house()?;
             let events = batch.finish()?;
             txn.commit()?;
-            Ok(events)
+            Ok((events, ran, more_due))
         }))
         .map_err(|_| Failure::Panic)??;
         drop(db);
         shared.publish(&self.state);
-        shared.stats.committed(jobs.len(), began.elapsed());
-        if !events.is_empty() && shared.watched.load(Ordering::Acquire) {
-            // The watcher may have gone since; and one that lags holds the writer, never the other way round.
-            let _ = self.feed.blocking_send(events);
+        shared.set_health(Health::Up);
+        shared.stats.committed(ran, began.elapsed());
+        self.more_due = more_due;
+        self.tell(events);
+        Ok(ran)
+    }
+
+    /// Tells the watcher, if there is one. One that lags holds the writer, never the other way round; one that has gone
+    /// does not, nor does any once the store is to stop.
+    fn tell(&self, mut events: Vec<FeedEvent>) {
+        if events.is_empty() || !self.shared.watched.load(Ordering::Acquire) {
+            return;
         }
-        Ok(())
+        while let Err(mpsc::error::TrySendError::Full(back)) = self.feed.try_send(events) {
+            if self.shared.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            events = back;
+            std::thread::sleep(FEED_RETRY);
+        }
     }
 
     /// Brings memory back to what the file says. Gives the answer for all jobs when the cause was the disk.
     fn recover(&mut self, failure: &Failure) -> Option<StoreError> {
         let counters = &self.shared.counters;
         let out_of_space = counters.out_of_space.swap(false, Ordering::Relaxed);
-        let (text, io) = match failure {
-            Failure::Panic => ("an operation panicked".to_owned(), false),
-            Failure::Fault(fault) => (fault.to_string(), matches!(fault, Fault::Redb(_))),
+        // After a panic redb may hold a poisoned lock, so the file is opened again as well.
+        let (text, io, reopen) = match failure {
+            Failure::Panic => ("an operation panicked".to_owned(), false, true),
+            Failure::Fault(fault @ Fault::Redb(_)) => (fault.to_string(), true, true),
+            Failure::Fault(fault) => (fault.to_string(), false, false),
         };
         tracing::error!(error = text, "a batch was not committed");
         if counters.sync_failed.load(Ordering::Relaxed) {
@@ -268,40 +333,50 @@ impl Writer {
                 .fatal(&format!("the disk failed to sync: {text}"));
             return Some(StoreError::Unknown(text));
         }
-        if io && let Err(error) = self.shared.reopen() {
+        if reopen && let Err(error) = self.shared.reopen() {
             self.shared
                 .fatal(&format!("the store cannot be opened again: {error}"));
             return Some(StoreError::Unknown(text));
         }
-        match clone_db(&self.shared).map(|db| State::read(&db)) {
+        let down = match clone_db(&self.shared).map(|db| State::read(&db)) {
             Some(Ok(mut state)) => {
                 // What is not stored yet of an outage must not be lost with the batch that would have stored it.
                 for (from, to) in self.state.outages.spans() {
-                    state.outages.record(*from, *to);
+                    state.outages_unsaved |= state.outages.record(*from, *to);
                 }
                 self.state = state;
+                None
             }
-            Some(Err(error)) => self
-                .shared
-                .fatal(&format!("the store cannot be read: {error}")),
-            None => self.shared.fatal("the store is closed"),
+            Some(Err(error)) => Some(format!("the store cannot be read: {error}")),
+            None => Some("the store is closed".to_owned()),
+        };
+        if let Some(reason) = down {
+            self.shared.fatal(&reason);
+            return Some(StoreError::Unknown(reason));
         }
-        io.then_some(if out_of_space {
-            StoreError::Full
-        } else {
-            StoreError::Unknown(text)
-        })
+        if io && out_of_space {
+            self.shared.set_health(Health::Full);
+            return Some(StoreError::Full);
+        }
+        io.then_some(StoreError::Unknown(text))
     }
 
-    fn disk_is_full(&self) -> bool {
-        let full = self
-            .shared
-            .free_bytes()
-            .is_some_and(|free| free < self.shared.min_free_bytes);
-        self.shared
-            .set_health(if full { Health::Full } else { Health::Up });
-        full
+    /// Why nothing can be written now, if so.
+    fn refusal(&self) -> Option<StoreError> {
+        if let Health::Down(reason) = self.shared.health() {
+            return Some(StoreError::Unavailable(reason));
+        }
+        let free = self.shared.free_bytes()?;
+        (free < self.shared.min_free_bytes).then(|| {
+            self.shared.set_health(Health::Full);
+            StoreError::Full
+        })
     }
+}
+
+fn answer_all(jobs: Vec<Box<dyn Job>>, error: &StoreError) {
+    jobs.into_iter()
+        .for_each(|job| job.answer(Some(error.clone())));
 }
 
 /// How long to wait before a clean stop is given up.
