@@ -1,0 +1,93 @@
+-- Records finds of one player in one hunt, each for itself.
+--
+-- KEYS  1 state, 2 feed, 3 wallet, 4 due, 5 erased players, 6 treasures found in the partition, 7 outages
+-- ARGV  1-4 see prelude and ledger
+--       5 the hunt's generation, which the rest of the arguments is of
+--       6 what the operator said last: o (open), c (closed), a (archived) or -
+--       7 opens_at or -, 8 closes_at or -, 9 the window in ms
+--       10 the most pending finds, 11 how long a client's id is remembered in ms
+--       12 the most coins that may be recorded in this partition: its share of the hunt's 2^53 - 1
+--       then for each find: the wallet's field that remembers it, treasure's number or -, coins, found_at or -,
+--       repeatable (0 or 1), the client's id or -, and 1 if the treasure is to be noted as found
+-- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then for each find
+--       {'f', seq, found_at, kind of its expiry or ''}  recorded
+--       {'d', id of the entry, the entry}               recorded before
+--       {'x', why}                                      refused
+--       or the error GENERATION <the partition's>
+-- Appends  f for each find recorded, then e or o for one that was past its window already
+if state[4] ~= ARGV[5] then
+  return redis.error_reply('GENERATION ' .. (state[4] or 'none'))
+end
+local opens, closes = tonumber(ARGV[7]), tonumber(ARGV[8])
+local life = ''
+if ARGV[6] == 'a' then
+  life = 'archived'
+elseif ARGV[6] == 'c' or (closes and closes <= now) then
+  life = 'closed'
+elseif ARGV[6] ~= 'o' and not (opens and opens <= now) then
+  life = 'draft'
+end
+local window, finds_max = tonumber(ARGV[9]), tonumber(ARGV[10])
+local ttl, share = tonumber(ARGV[11]), tonumber(ARGV[12])
+
+local fields = {unpack(FIELDS)}
+for i = 13, #ARGV, 7 do fields[#fields + 1] = ARGV[i] end
+local wallet = redis.call('HMGET', KEYS[3], unpack(fields))
+take(wallet)
+-- A wallet is marked when its player is erased; only one that is yet to come is looked up.
+local erased = wallet[11] or (s == 0 and redis.call('SISMEMBER', KEYS[5], player) == 1)
+
+local reply, extra, noted, fresh = {}, {}, {}, {}
+for i = 13, #ARGV, 7 do
+  local field, treasure, coins = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local found_at, repeatable, id = tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
+  local known = wallet[#FIELDS + (i - 13) / 7 + 1]
+  if known and repeatable == '1' and now - string.match(known, '^%d+') > ttl then known = nil end
+  local answer
+  if erased then
+    answer = {'x', 'erased'}
+  elseif found_at and found_at > now + 1000 then
+    answer = {'x', 'ahead'}
+  elseif fresh[field] then
+    answer = {'d', fresh[field][1], entries[fresh[field][2]]}
+  elseif known then
+    local entry = redis.call('XRANGE', KEYS[2], known, known)[1]
+    answer = entry and {'d', known, entry[2][2]} or {'x', 'lost'}
+  elseif life ~= '' then
+    answer = {'x', life}
+  elseif f >= finds_max then
+    answer = {'x', 'many'}
+  elseif b + c + coins > COINS_MAX or recorded + coins > share then
+    answer = {'x', 'range'}
+  else
+    if not found_at or found_at > now then found_at = now end
+    local ends, due = found_at + window, d
+    recorded, pending, finds = recorded + coins, pending + coins, finds + 1
+    c, f = c + coins, f + 1
+    if d == 0 or ends < d then d = ends end
+    local seq = s + 1
+    local what = find_text(seq, treasure, coins, found_at, window, repeatable, id)
+    add('f', what)
+    local entry_id = now .. '-' .. n
+    fresh[field] = {entry_id, #entries}
+    extra[#extra + 1], extra[#extra + 2] = field, entry_id
+    local kind = ''
+    if now > ends then
+      pending, finds, expired = pending - coins, finds - 1, expired + coins
+      c, f, d = c - coins, f - 1, due
+      kind = expiry(KEYS[7], ends)
+      add(kind, what)
+    else
+      extra[#extra + 1] = 'p' .. f
+      extra[#extra + 1] = cmsgpack.pack(seq, treasure, coins, found_at, window, repeatable, id)
+    end
+    if ARGV[i + 6] == '1' then noted[#noted + 1] = treasure end
+    answer = {'f', seq, found_at, kind}
+  end
+  reply[#reply + 1] = answer
+end
+if #entries > 0 then
+  commit(extra, KEYS[4])
+  for i = 1, #noted do redis.call('SETBIT', KEYS[6], noted[i], 1) end
+end
+return {now, b, s, v, c, f, d, unpack(reply)}
