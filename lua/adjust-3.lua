@@ -10,7 +10,7 @@
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then
 --       {'f', seq}                         made
 --       {'d', id of the entry, the entry}  made before
---       {'x', why}                         refused
+--       {'x', why}                         refused; with why = share, then how many coins are to be lent by other partitions
 --       or the error GENERATION <the partition's>
 -- Appends  g
 if state[4] ~= ARGV[5] then
@@ -20,7 +20,7 @@ local fields = {unpack(FIELDS)}
 fields[#fields + 1] = ARGV[6]
 local wallet = redis.call('HMGET', KEYS[3], unpack(fields))
 take(wallet)
-local coins, share = tonumber(ARGV[7]), tonumber(ARGV[9])
+local coins, share = tonumber(ARGV[7]), ARGV[9] + lent
 local known = wallet[#FIELDS + 1]
 local answer
 if ARGV[8] == '2' then
@@ -28,8 +28,10 @@ if ARGV[8] == '2' then
 elseif known then
   local entry = redis.call('XRANGE', KEYS[2], known, known)[1]
   answer = entry and {'d', known, entry[2][2]} or {'x', 'lost'}
-elseif ARGV[8] == '1' or (coins > 0 and (b + c + coins > COINS_MAX or recorded + coins > share)) then
+elseif ARGV[8] == '1' or (coins > 0 and b + c + coins > COINS_MAX) then
   answer = {'x', 'range'}
+elseif coins > 0 and recorded + coins > share then
+  answer = {'x', 'share', recorded + coins - share}
 elseif b + coins < 0 then
   answer = {'x', 'insufficient'}
 else

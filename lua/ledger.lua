@@ -21,6 +21,8 @@ local SKIP = 32
 local n = tonumber(state[2]) or 0
 local recorded, credited, expired = tonumber(state[5]) or 0, tonumber(state[6]) or 0, tonumber(state[7]) or 0
 local pending, revoked, finds = tonumber(state[8]) or 0, tonumber(state[9]) or 0, tonumber(state[10]) or 0
+-- What the partition may record beyond its share of the hunt's coins, lent by others, or less what it has lent.
+local lent = tonumber(state[11]) or 0
 local FIELDS = {'b', 's', 'v', 'c', 'f', 'd', 'l', 'm', 'k', 'j', 'x'}
 local b, s, v, c, f, d, l, m, k, j
 local due_before

@@ -10,7 +10,7 @@
 -- Leaves behind: hunt, state, now.
 local hunt = ARGV[3]
 local state = redis.call('HMGET', KEYS[1], 'epoch', 'n', 't',
-  'g' .. hunt, 'r' .. hunt, 'c' .. hunt, 'e' .. hunt, 'p' .. hunt, 'v' .. hunt, 'f' .. hunt)
+  'g' .. hunt, 'r' .. hunt, 'c' .. hunt, 'e' .. hunt, 'p' .. hunt, 'v' .. hunt, 'f' .. hunt, 'q' .. hunt)
 if state[1] ~= ARGV[1] then
   return redis.error_reply('EPOCH ' .. (state[1] or 'none'))
 end

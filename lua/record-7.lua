@@ -12,7 +12,8 @@
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then for each find
 --       {'f', seq, found_at, kind of its expiry or ''}  recorded
 --       {'d', id of the entry, the entry}               recorded before
---       {'x', why}                                      refused
+--       {'x', why}                                      refused; with why = share, then how many coins are to be lent
+--                                                       by other partitions
 --       or the error GENERATION <the partition's>
 -- Appends  f for each find recorded, then e or o for one that was past its window already
 if state[4] ~= ARGV[5] then
@@ -28,7 +29,7 @@ elseif ARGV[6] ~= 'o' and not (opens and opens <= now) then
   life = 'draft'
 end
 local window, finds_max = tonumber(ARGV[9]), tonumber(ARGV[10])
-local ttl, share = tonumber(ARGV[11]), tonumber(ARGV[12])
+local ttl, share = tonumber(ARGV[11]), ARGV[12] + lent
 
 local fields = {unpack(FIELDS)}
 for i = 13, #ARGV, 7 do fields[#fields + 1] = ARGV[i] end
@@ -57,8 +58,10 @@ for i = 13, #ARGV, 7 do
     answer = {'x', life}
   elseif f >= finds_max then
     answer = {'x', 'many'}
-  elseif b + c + coins > COINS_MAX or recorded + coins > share then
+  elseif b + c + coins > COINS_MAX then
     answer = {'x', 'range'}
+  elseif recorded + coins > share then
+    answer = {'x', 'share', recorded + coins - share}
   else
     if not found_at or found_at > now then found_at = now end
     local ends, due = found_at + window, d

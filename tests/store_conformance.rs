@@ -12,5 +12,5 @@ mod embedded {
 }
 
 mod redis {
-    crate::conformance! { crate::redis_fixture::Redis<1> }
+    crate::conformance! { crate::redis_fixture::Redis<16> }
 }

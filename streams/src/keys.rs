@@ -174,7 +174,8 @@ impl PartitionKeys<'_> {
     /// refuses another), `n` and `t` (counter and time of the feed's last entry), `forgotten` (the feed's position up to
     /// which ids past their time were forgotten); and for each hunt, with its number behind the letter: `g` (its generation,
     /// which the scripts that record compare with their caller's; `~` and a token while it changes), and what the
-    /// partition's ledger comes to: `r`ecorded, `c`redited, `e`xpired, `p`ending, re`v`oked coins and pending `f`inds.
+    /// partition's ledger comes to: `r`ecorded, `c`redited, `e`xpired, `p`ending, re`v`oked coins and pending `f`inds;
+    /// and `q`, the coins that other partitions lent it to record, or less what it lent.
     pub fn state(&self) -> String {
         self.of("s", &[])
     }

@@ -3,7 +3,7 @@
 use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Kind, Ledger, What as Recorded_, parse};
 use super::hunts::{LOCK_MS, LOOK_AGAIN};
-use super::jobs::{Answer, Job, Reader};
+use super::jobs::{Answer, Job, Reader, integer};
 use super::shared::{Core, id_digest};
 use crate::game::Millis;
 use crate::game::entry::{Change, Entry, ExpiryReason, Find};
@@ -15,6 +15,7 @@ use crate::store::{Erased, RecordOutcome, RecordRefusal, Recorded, StoreError};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use trove_streams::Partition;
 use trove_streams::keys::base62;
 
 /// The most finds that one call of the script records, so that none keeps others waiting.
@@ -27,6 +28,13 @@ struct Asked<'a> {
     identity: Identity,
     /// The treasure's number.
     treasure: Option<u32>,
+}
+
+/// What a script says of one find.
+enum Outcome {
+    Is(RecordOutcome),
+    /// Other partitions would have to lend so many coins.
+    Needs(u64),
 }
 
 /// What the operator said last, as scripts have it.
@@ -127,6 +135,7 @@ impl Core {
         }
         let mut stale = false;
         let mut failure = None;
+        let mut short = Vec::new();
         for ((player, asked), answer) in calls.iter().zip(self.run_all(&jobs).await) {
             match answer {
                 Answer::Reply(value) => {
@@ -134,7 +143,13 @@ impl Core {
                     let at = reader.number()?;
                     let wallet = reader.wallet()?;
                     for ask in asked {
-                        let outcome = self.outcome(hunt, at, ask, &mut reader.list()?)?;
+                        let outcome = match self.outcome(hunt, at, ask, &mut reader.list()?)? {
+                            Outcome::Is(outcome) => outcome,
+                            Outcome::Needs(coins) => {
+                                short.push((ask.index, *player, coins));
+                                continue;
+                            }
+                        };
                         if let Ok(Decision::Recorded(..)) = &outcome {
                             wallets.insert(*player, wallet);
                             if let Some(treasure) = ask.treasure {
@@ -154,13 +169,48 @@ impl Core {
                 Answer::Failed(error) => failure = Some(error),
             }
         }
-        match failure {
-            Some(error) => Err(after(error, outcomes)),
-            None => {
-                self.shared.wrote();
-                Ok(stale)
+        if let Some(error) = failure {
+            return Err(after(error, outcomes));
+        }
+        self.shared.wrote();
+        for (index, player, coins) in short {
+            let partition = self.shared.partition_of(player);
+            let lent = self.borrow(hunt, partition, coins).await.map_err(|error| after(error, outcomes))?;
+            if lent {
+                stale = true;
+            } else {
+                outcomes[index] = Some(Err(Refusal::CoinsOutOfRange.into()));
             }
         }
+        Ok(stale)
+    }
+
+    /// Lets other partitions of a hunt lend one coins that it may record. Says whether they had as many.
+    pub(super) async fn borrow(
+        &self,
+        hunt: &CachedHunt,
+        partition: Partition,
+        coins: u64,
+    ) -> Result<bool, StoreError> {
+        let number = hunt.number_text();
+        let job = |of: Partition, give: u64, take: u64| {
+            Job::new(&self.shared.scripts.lend, vec![self.shared.keys.partition(of).state()])
+                .arg(&number)
+                .number(self.shared.share(of))
+                .number(give)
+                .number(take)
+        };
+        let mut lent = 0;
+        for other in self.shared.partitions().into_iter().filter(|other| *other != partition) {
+            if lent < coins {
+                let given = integer(&self.ask(job(other, coins - lent, 0)).await?)?;
+                lent += u64::try_from(given).unwrap_or_default();
+            }
+        }
+        if lent > 0 {
+            self.ask(job(partition, 0, lent)).await?;
+        }
+        Ok(lent >= coins)
     }
 
     fn record_job(&self, hunt: &CachedHunt, player: PlayerId, asked: &[Asked<'_>]) -> Result<Job<'_>, StoreError> {
@@ -188,7 +238,7 @@ impl Core {
         job.push_number(spec.window_ms);
         job.push_number(limits.pending_finds_max);
         job.push_number(limits.find_id_ttl_ms);
-        job.push_number(shared.share());
+        job.push_number(shared.share(partition));
         for ask in asked {
             let treasure = match &ask.new.what {
                 What::Treasure(id) => hunt.hunt.treasure(id),
@@ -237,7 +287,7 @@ impl Core {
         at: Millis,
         ask: &Asked<'_>,
         reply: &mut Reader,
-    ) -> Result<RecordOutcome, StoreError> {
+    ) -> Result<Outcome, StoreError> {
         let kind = reply.text()?;
         match kind.as_str() {
             "f" => {
@@ -245,25 +295,26 @@ impl Core {
                 let find = made(hunt, ask, seq, found_at)?;
                 let entry = Entry { seq, at, change: Change::Find(find.clone()) };
                 let reason = match expiry.as_str() {
-                    "" => return Ok(Ok(Decision::Recorded(entry, None))),
+                    "" => return Ok(Outcome::Is(Ok(Decision::Recorded(entry, None)))),
                     "o" => ExpiryReason::StoreOutage,
                     _ => ExpiryReason::Window,
                 };
                 let expired = Entry { seq: seq + 1, at, change: Change::Expire(find, reason) };
-                Ok(Ok(Decision::Recorded(entry, Some(expired))))
+                Ok(Outcome::Is(Ok(Decision::Recorded(entry, Some(expired)))))
             }
             "d" => {
                 let (id, text) = (reply.text()?, reply.text()?);
                 let prior = first_answer(hunt, &id, &text)?;
-                Ok(if same_content(&prior, &ask.new.what) {
+                Ok(Outcome::Is(if same_content(&prior, &ask.new.what) {
                     Ok(Decision::Duplicate(prior))
                 } else {
                     Err(Refusal::FindConflict.into())
-                })
+                }))
             }
             _ => {
                 let refusal = match reply.text()?.as_str() {
-                    "erased" => return Ok(Err(Erased.into())),
+                    "erased" => return Ok(Outcome::Is(Err(Erased.into()))),
+                    "share" => return Ok(Outcome::Needs(reply.number()?)),
                     "ahead" => Refusal::FoundAtAhead,
                     "archived" => Refusal::HuntArchived,
                     "closed" => Refusal::HuntNotOpen(HuntState::Closed),
@@ -272,7 +323,7 @@ impl Core {
                     "range" => Refusal::CoinsOutOfRange,
                     _ => return Err(StoreError::Damaged("the entry of a remembered find is missing".into())),
                 };
-                Ok(Err(refusal.into()))
+                Ok(Outcome::Is(Err(refusal.into())))
             }
         }
     }

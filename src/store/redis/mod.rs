@@ -11,7 +11,8 @@
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch.
 //! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
 //!
-//! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step.
+//! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
+//! that needs more has others lend it theirs. What a borrower that broke off leaves is missing, never doubled.
 
 mod audit;
 mod cache;

@@ -23,6 +23,7 @@ pub(super) struct Scripts {
     pub(super) erase_end: Script,
     pub(super) freeze: Script,
     pub(super) thaw: Script,
+    pub(super) lend: Script,
     pub(super) forget: Script,
     pub(super) hunt_lock: Script,
     pub(super) hunt_commit: Script,
@@ -64,6 +65,7 @@ impl Scripts {
             erase_end: partition("erase-end-5.lua", lua!("erase-end-5.lua"))?,
             freeze: partition("freeze-2.lua", lua!("freeze-2.lua"))?,
             thaw: partition("thaw-2.lua", lua!("thaw-2.lua"))?,
+            lend: partition("lend-1.lua", lua!("lend-1.lua"))?,
             forget: partition("forget-2.lua", lua!("forget-2.lua"))?,
             hunt_lock: timed("hunt-lock-1.lua", lua!("hunt-lock-1.lua").into())?,
             hunt_commit: alone("hunt-commit-2.lua", lua!("hunt-commit-2.lua"))?,
@@ -122,6 +124,6 @@ mod tests {
             }
             assert_eq!(source.contains("'XADD'"), header.contains("Appends"), "{path:?}");
         }
-        assert_eq!(scripts, 22);
+        assert_eq!(scripts, 23);
     }
 }

@@ -4,6 +4,7 @@ use super::cache::HuntCache;
 use super::options::{Options, Time};
 use super::scripts::Scripts;
 use crate::game::Millis;
+use crate::game::coins::COINS_MAX;
 use crate::game::ids::PlayerId;
 use crate::store::clock::{STEP_MS, SystemTimeSource, TimeSource};
 use crate::store::clock::{Steered, StoreClock};
@@ -223,9 +224,11 @@ impl Shared {
         self.keys.partitions().iter().collect()
     }
 
-    /// The most coins that may be recorded in one partition of a hunt.
-    pub(super) fn share(&self) -> u64 {
-        crate::game::coins::COINS_MAX / u64::from(self.options.partitions)
+    /// The coins that a partition may record of a hunt without any lent by others. All shares together are 2^53 − 1.
+    pub(super) fn share(&self, partition: Partition) -> u64 {
+        let partitions = u64::from(self.options.partitions);
+        let rest = if partition.index() == 0 { COINS_MAX % partitions } else { 0 };
+        COINS_MAX / partitions + rest
     }
 
     /// What a connection's error means to whoever asked.

@@ -82,7 +82,15 @@ impl Core {
             match self.run(job).await {
                 Answer::Reply(value) => {
                     self.shared.wrote();
-                    return adjusted(&hunt, new, Reader::new(value)?);
+                    match adjusted(&hunt, new, Reader::new(value)?)? {
+                        Outcome::Is(adjusted) => return Ok(adjusted),
+                        Outcome::Needs(coins, wallet) => {
+                            if !self.borrow(&hunt, self.shared.partition_of(player), coins).await? {
+                                let outcome = Err(WalletError::CoinsOutOfRange.into());
+                                return Ok(Adjusted { outcome, wallet });
+                            }
+                        }
+                    }
                 }
                 Answer::Generation => self.catch_up(&hunt, began).await?,
                 Answer::Failed(error) => return Err(error),
@@ -114,7 +122,7 @@ impl Core {
             } else {
                 "0"
             })
-            .number(self.shared.share())
+            .number(self.shared.share(self.shared.partition_of(player)))
             .arg(note))
     }
 
@@ -277,7 +285,14 @@ pub(super) fn ledger(id: EntryId, text: &str) -> Result<Ledger, StoreError> {
     }
 }
 
-fn adjusted(hunt: &CachedHunt, new: &Adjustment, mut reader: Reader) -> Result<Adjusted, StoreError> {
+/// What a script says of an adjustment.
+enum Outcome {
+    Is(Adjusted),
+    /// Other partitions would have to lend so many coins; the wallet is as it was.
+    Needs(u64, Wallet),
+}
+
+fn adjusted(hunt: &CachedHunt, new: &Adjustment, mut reader: Reader) -> Result<Outcome, StoreError> {
     let at = reader.number()?;
     let wallet = reader.wallet()?;
     let mut answer = reader.list()?;
@@ -300,10 +315,11 @@ fn adjusted(hunt: &CachedHunt, new: &Adjustment, mut reader: Reader) -> Result<A
         }
         _ => match answer.text()?.as_str() {
             "archived" => Err(AdjustRefusal::HuntArchived),
+            "share" => return Ok(Outcome::Needs(answer.number()?, wallet)),
             "range" => Err(WalletError::CoinsOutOfRange.into()),
             "insufficient" => Err(WalletError::InsufficientCoins.into()),
             _ => return Err(StoreError::Damaged("the entry of an adjustment is missing".into())),
         },
     };
-    Ok(Adjusted { outcome, wallet })
+    Ok(Outcome::Is(Adjusted { outcome, wallet }))
 }
