@@ -13,7 +13,7 @@
 --       {'f', seq, found_at, kind of its expiry or ''}  recorded
 --       {'d', id of the entry, the entry}               recorded before
 --       {'x', why}                                      refused; with why = share, then how many coins are to be lent
---                                                       by other partitions
+--                                                       by other partitions; with why = again, not looked at yet
 --       or the error GENERATION <the partition's>
 -- Appends  f for each find recorded, then e or o for one that was past its window already
 if state[4] ~= ARGV[5] then
@@ -38,14 +38,17 @@ take(wallet)
 -- A wallet is marked when its player is erased; only one that is yet to come is looked up.
 local erased = wallet[11] or (s == 0 and redis.call('SISMEMBER', KEYS[5], player) == 1)
 
-local reply, extra, noted, fresh = {}, {}, {}, {}
+local reply, extra, noted, fresh, waits = {}, {}, {}, {}, false
 for i = 13, #ARGV, 7 do
   local field, treasure, coins = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local found_at, repeatable, id = tonumber(ARGV[i + 3]), ARGV[i + 4], ARGV[i + 5]
   local known = wallet[#FIELDS + (i - 13) / 7 + 1]
   if known and repeatable == '1' and now - string.match(known, '^%d+') > ttl then known = nil end
   local answer
-  if erased then
+  if waits then
+    -- Behind one that other partitions may make possible: asked again after it, so that finds keep their order.
+    answer = {'x', 'again'}
+  elseif erased then
     answer = {'x', 'erased'}
   elseif found_at and found_at > now + 1000 then
     answer = {'x', 'ahead'}
@@ -61,6 +64,7 @@ for i = 13, #ARGV, 7 do
   elseif b + c + coins > COINS_MAX then
     answer = {'x', 'range'}
   elseif recorded + coins > share then
+    waits = true
     answer = {'x', 'share', recorded + coins - share}
   else
     if not found_at or found_at > now then found_at = now end

@@ -33,6 +33,8 @@ struct Asked<'a> {
 /// What a script says of one find.
 enum Outcome {
     Is(RecordOutcome),
+    /// It was not looked at; ask again.
+    Again,
     /// Other partitions would have to lend so many coins.
     Needs(u64),
 }
@@ -145,6 +147,10 @@ impl Core {
                     for ask in asked {
                         let outcome = match self.outcome(hunt, at, ask, &mut reader.list()?)? {
                             Outcome::Is(outcome) => outcome,
+                            Outcome::Again => {
+                                stale = true;
+                                continue;
+                            }
                             Outcome::Needs(coins) => {
                                 short.push((ask.index, *player, coins));
                                 continue;
@@ -173,13 +179,14 @@ impl Core {
             return Err(after(error, outcomes));
         }
         self.shared.wrote();
-        for (index, player, coins) in short {
-            let partition = self.shared.partition_of(player);
-            let lent = self.borrow(hunt, partition, coins).await.map_err(|error| after(error, outcomes))?;
-            if lent {
+        // One at a time: what it is lent, or is refused, decides about the others, which are asked again.
+        if let Some((index, player, coins)) = short.first() {
+            stale |= short.len() > 1;
+            let partition = self.shared.partition_of(*player);
+            if self.borrow(hunt, partition, *coins).await.map_err(|error| after(error, outcomes))? {
                 stale = true;
             } else {
-                outcomes[index] = Some(Err(Refusal::CoinsOutOfRange.into()));
+                outcomes[*index] = Some(Err(Refusal::CoinsOutOfRange.into()));
             }
         }
         Ok(stale)
@@ -314,6 +321,7 @@ impl Core {
             _ => {
                 let refusal = match reply.text()?.as_str() {
                     "erased" => return Ok(Outcome::Is(Err(Erased.into()))),
+                    "again" => return Ok(Outcome::Again),
                     "share" => return Ok(Outcome::Needs(reply.number()?)),
                     "ahead" => Refusal::FoundAtAhead,
                     "archived" => Refusal::HuntArchived,
