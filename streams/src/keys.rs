@@ -226,8 +226,9 @@ impl PartitionKeys<'_> {
     /// its last entry in the feed, `k` and `j` those of the last entry whose sequence is a multiple of 32, `x` if the player
     /// was erased; `p1`, `p2`, … the pending finds. And what it remembers, each with the id of the entry in the feed that has
     /// the first answer: `o<treasure>` for a treasure that can be found once, `r<digest>` for a client's id, `a<digest>` for
-    /// an adjustment's key; `y<sequence>` for a find that was reinstated. In Redis's compact encoding up to 128 fields with
-    /// values of 64 bytes, which is about 100 things remembered.
+    /// an adjustment's key; `y<sequence>` for a find that was reinstated. In Redis's compact encoding up to
+    /// `hash-max-listpack-entries` fields (128 or 512 unless set otherwise): 26 bytes a treasure remembered, 40 an id; then
+    /// 73 and 97.
     pub fn wallet(&self, hunt: &str, player: u64) -> String {
         check_name(hunt);
         self.of("w", &[hunt, &base62(player)])
