@@ -13,15 +13,13 @@
 --       {'x', why}                         refused; with why = share, then how many coins are to be lent by other partitions
 --       or the error GENERATION <the partition's>
 -- Appends  g
-if state[4] ~= ARGV[5] then
-  return redis.error_reply('GENERATION ' .. (state[4] or 'none'))
+if state[3] ~= ARGV[5] then
+  return redis.error_reply('GENERATION ' .. (state[3] or 'none'))
 end
-local fields = {unpack(FIELDS)}
-fields[#fields + 1] = ARGV[6]
-local wallet = redis.call('HMGET', KEYS[3], unpack(fields))
-take(wallet)
+local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', ARGV[6])
+take(wallet[1], wallet[2])
 local coins, share = tonumber(ARGV[7]), ARGV[9] + lent
-local known = wallet[#FIELDS + 1]
+local known = wallet[3]
 local answer
 if ARGV[8] == '2' then
   answer = {'x', 'archived'}
@@ -42,7 +40,7 @@ else
     revoked = revoked - coins
   end
   add('g', string.format('%d %s', coins, ARGV[10]))
-  commit({ARGV[6], now .. '-' .. n}, nil)
+  commit(nil, ARGV[6], now .. '-' .. n)
   answer = {'f', s}
 end
 return {now, b, s, v, c, f, d, answer}

@@ -11,8 +11,7 @@ redis.call('HSET', KEYS[5], ARGV[5], now)
 if number ~= '' then
   redis.call('HDEL', KEYS[3], ARGV[4])
   redis.call('HDEL', KEYS[4], number)
-  local n = (tonumber(state[2]) or 0) + 1
-  redis.call('XADD', KEYS[2], now .. '-' .. n, 'e', 'x ' .. number)
-  redis.call('HSET', KEYS[1], 'n', n, 't', now)
+  redis.call('XADD', KEYS[2], now .. '-' .. (n + 1), 'e', 'x ' .. number)
+  redis.call('HSET', KEYS[1], 'at', cmsgpack.pack(n + 1, now))
 end
 return 1

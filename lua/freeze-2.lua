@@ -6,4 +6,6 @@
 --       4 the token of whoever changes the hunt
 -- Reply now, the bits of the treasures found, pending coins, pending finds
 redis.call('HSET', KEYS[1], 'g' .. hunt, '~' .. ARGV[4])
-return {now, redis.call('GET', KEYS[2]) or '', tonumber(state[8]) or 0, tonumber(state[10]) or 0}
+local _, pending, finds = nil, 0, 0
+if state[4] then _, _, _, pending, _, finds = cmsgpack.unpack(state[4]) end
+return {now, redis.call('GET', KEYS[2]) or '', pending, finds}

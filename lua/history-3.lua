@@ -9,11 +9,12 @@
 --       at, so there may be fewer than asked for and more to come. Or {'lost', the id of an entry that is not there}.
 local before, count, at = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if at == '-' then
-  local wallet = redis.call('HMGET', KEYS[3], 's', 'l', 'm', 'k', 'j')
+  local wallet = redis.call('HMGET', KEYS[3], 'w', 'z')
   if not wallet[1] then return {''} end
-  local seq = tonumber(wallet[1])
-  at = wallet[2] .. '-' .. wallet[3]
-  if wallet[4] and seq - seq % 32 >= before - 1 then at = wallet[4] .. '-' .. wallet[5] end
+  local _, seq = cmsgpack.unpack(wallet[1])
+  local l, m, k, j = cmsgpack.unpack(wallet[2])
+  at = l .. '-' .. m
+  if k ~= 0 and seq - seq % 32 >= before - 1 then at = k .. '-' .. j end
 end
 local reply, taken = {at}, 0
 for _ = 1, 256 do

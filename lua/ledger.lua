@@ -14,61 +14,59 @@
 -- `age` is how long before the entry it was found; treasure is a number or `-`; id is the client's, or `-` when repeatable
 -- is 0. For the kind g (adjusted): coins, and JSON with reason, key and by.
 --
--- Numbers are whole and below 2^53, which Lua's hold exactly; `%d` writes them in full where `..` would not.
+-- Numbers are whole and below 2^53, which Lua's hold exactly; `%d` writes them in full where `..` would not, from 10^14 on.
 local player = ARGV[4]
 local COINS_MAX = 9007199254740991
 local SKIP = 32
-local n = tonumber(state[2]) or 0
-local recorded, credited, expired = tonumber(state[5]) or 0, tonumber(state[6]) or 0, tonumber(state[7]) or 0
-local pending, revoked, finds = tonumber(state[8]) or 0, tonumber(state[9]) or 0, tonumber(state[10]) or 0
+local recorded, credited, expired, pending, revoked, finds = 0, 0, 0, 0, 0, 0
 -- What the partition may record beyond its share of the hunt's coins, lent by others, or less what it has lent.
-local lent = tonumber(state[11]) or 0
-local FIELDS = {'b', 's', 'v', 'c', 'f', 'd', 'l', 'm', 'k', 'j', 'x'}
-local b, s, v, c, f, d, l, m, k, j
-local due_before
+local lent = 0
+if state[4] then recorded, credited, expired, pending, revoked, finds, lent = cmsgpack.unpack(state[4]) end
+local b, s, v, c, f, d = 0, 0, 0, 0, 0, 0
+local l, m, k, j = 0, 0, 0, 0
+local due_before = 0
+local first = n
 local entries = {}
 
--- Takes the values of FIELDS.
-local function take(wallet)
-  b, s, v = tonumber(wallet[1]) or 0, tonumber(wallet[2]) or 0, tonumber(wallet[3]) or 0
-  c, f, d = tonumber(wallet[4]) or 0, tonumber(wallet[5]) or 0, tonumber(wallet[6]) or 0
-  l, m, k, j = wallet[7], wallet[8], wallet[9], wallet[10]
+-- Takes the wallet's fields w and z.
+local function take(w, z)
+  if not w then return end
+  b, s, v, c, f, d = cmsgpack.unpack(w)
+  l, m, k, j = cmsgpack.unpack(z)
   due_before = d
 end
 
 -- Notes an entry, to be written by commit().
 local function add(kind, what)
-  s = s + 1
-  n = n + 1
+  s, n = s + 1, n + 1
   if kind ~= 'f' and kind ~= 'g' and kind ~= 'v' then v = s end
   local skip = '-'
-  if s % SKIP == 0 and k then skip = (now - k) .. ':' .. (n - j) end
-  entries[#entries + 1] = string.format('%s %s %s %d %d %d %d %d %s %s %s %s %s',
-    kind, hunt, player, s, b, v, c, f, d == 0 and '-' or d - now, l and now - l or '-', l and n - m or '-', skip, what)
+  if s % SKIP == 0 then
+    if k ~= 0 then skip = (now - k) .. ':' .. (n - j) end
+    k, j = now, n
+  end
+  if l == 0 then
+    entries[#entries + 1] = string.format('%s %s %s %d %d %d %d %d %s - - %s %s',
+      kind, hunt, player, s, b, v, c, f, d == 0 and '-' or d - now, skip, what)
+  else
+    entries[#entries + 1] = string.format('%s %s %s %d %d %d %d %d %s %d %d %s %s',
+      kind, hunt, player, s, b, v, c, f, d == 0 and '-' or d - now, now - l, n - m, skip, what)
+  end
   l, m = now, n
-  if s % SKIP == 0 then k, j = now, n end
 end
 
 -- What an entry says of a find.
 local function find_text(seq, treasure, coins, found_at, window, repeatable, id)
-  return string.format('%d %s %d %d %d %s %s', seq, treasure, coins, now - found_at, window, repeatable, id)
+  if coins >= 1e14 then coins = string.format('%d', coins) end
+  return seq .. ' ' .. treasure .. ' ' .. coins .. ' ' .. (now - found_at) .. ' ' .. window .. ' ' .. repeatable .. ' ' .. id
 end
 
--- Writes the entries, the wallet with the fields of `extra`, what is due, and the partition's state.
-local function commit(extra, due_key)
-  local first = n - #entries
+-- Writes the entries, the wallet with further fields, what is due, and the partition's state.
+local function commit(due_key, ...)
   for i = 1, #entries do
     redis.call('XADD', KEYS[2], now .. '-' .. (first + i), 'e', entries[i])
   end
-  local at = #extra
-  extra[at + 1], extra[at + 2], extra[at + 3], extra[at + 4] = 'b', b, 's', s
-  extra[at + 5], extra[at + 6], extra[at + 7], extra[at + 8] = 'v', v, 'c', c
-  extra[at + 9], extra[at + 10], extra[at + 11], extra[at + 12] = 'f', f, 'd', d
-  extra[at + 13], extra[at + 14], extra[at + 15], extra[at + 16] = 'l', l, 'm', m
-  if k then
-    extra[at + 17], extra[at + 18], extra[at + 19], extra[at + 20] = 'k', k, 'j', j
-  end
-  redis.call('HSET', KEYS[3], unpack(extra))
+  redis.call('HSET', KEYS[3], 'w', cmsgpack.pack(b, s, v, c, f, d), 'z', cmsgpack.pack(l, m, k, j), ...)
   if d ~= due_before then
     if d == 0 then
       redis.call('ZREM', due_key, hunt .. ':' .. player)
@@ -76,8 +74,8 @@ local function commit(extra, due_key)
       redis.call('ZADD', due_key, d, hunt .. ':' .. player)
     end
   end
-  redis.call('HSET', KEYS[1], 'n', n, 't', now, 'r' .. hunt, recorded, 'c' .. hunt, credited, 'e' .. hunt, expired,
-    'p' .. hunt, pending, 'v' .. hunt, revoked, 'f' .. hunt, finds)
+  redis.call('HSET', KEYS[1], 'at', cmsgpack.pack(n, now),
+    'h' .. hunt, cmsgpack.pack(recorded, credited, expired, pending, revoked, finds, lent))
 end
 
 -- The kind of the entry for a find that ran out at `at`: by a store outage, or by its window.

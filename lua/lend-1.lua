@@ -5,10 +5,11 @@
 -- ARGV  1-3 see prelude
 --       4 the partition's own share, 5 the most coins to give up, 6 coins to take
 -- Reply the coins given up
-local lent = tonumber(state[11]) or 0
-local spare = ARGV[4] + lent - (tonumber(state[5]) or 0)
-local given = math.max(0, math.min(spare, tonumber(ARGV[5])))
+local recorded, credited, expired, pending, revoked, finds, lent = 0, 0, 0, 0, 0, 0, 0
+if state[4] then recorded, credited, expired, pending, revoked, finds, lent = cmsgpack.unpack(state[4]) end
+local given = math.max(0, math.min(ARGV[4] + lent - recorded, tonumber(ARGV[5])))
 if given > 0 or ARGV[6] ~= '0' then
-  redis.call('HSET', KEYS[1], 'q' .. hunt, string.format('%d', lent - given + ARGV[6]))
+  lent = lent - given + ARGV[6]
+  redis.call('HSET', KEYS[1], 'h' .. hunt, cmsgpack.pack(recorded, credited, expired, pending, revoked, finds, lent))
 end
 return given

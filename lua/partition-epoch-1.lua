@@ -6,9 +6,9 @@
 local is = tonumber(redis.call('HGET', KEYS[1], 'epoch') or 0)
 if is < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'epoch', ARGV[1])
-  redis.call('HSETNX', KEYS[1], 'n', 0)
-  redis.call('HSETNX', KEYS[1], 't', 0)
+  redis.call('HSETNX', KEYS[1], 'at', cmsgpack.pack(0, 0))
   redis.call('HSETNX', KEYS[1], 'forgotten', '0-0')
   is = tonumber(ARGV[1])
 end
-return {is, tonumber(redis.call('HGET', KEYS[1], 't')), tonumber(redis.call('HGET', KEYS[1], 'n'))}
+local n, last = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'at'))
+return {is, last, n}

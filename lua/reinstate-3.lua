@@ -14,14 +14,12 @@ if entry then
     string.match(entry[2][2], of .. '(%d+) (%S+) (%d+) (%d+) (%d+) (%d) (%S+)$')
 end
 local mark = 'y' .. (seq or '')
-local fields = {unpack(FIELDS)}
-fields[#fields + 1] = mark
-local wallet = redis.call('HMGET', KEYS[3], unpack(fields))
-take(wallet)
+local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', mark)
+take(wallet[1], wallet[2])
 local answer
 if not seq then
   answer = {'x', 'lost'}
-elseif wallet[#FIELDS + 1] then
+elseif wallet[3] then
   answer = {'d'}
 elseif b + c + coins > COINS_MAX then
   answer = {'x', 'range'}
@@ -30,7 +28,7 @@ else
   b, credited, expired = b + coins, credited + coins, expired - coins
   local found_at = string.match(ARGV[5], '^%d+') - age
   add('r', find_text(seq, treasure, coins, found_at, window, repeatable, id))
-  commit({mark, 1}, nil)
+  commit(nil, mark, 1)
   answer = {'f', coins}
 end
 return {now, b, s, v, c, f, d, answer}

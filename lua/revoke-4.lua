@@ -4,7 +4,8 @@
 -- ARGV  1-4 see prelude and ledger
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), the coins revoked
 -- Appends  v for each find revoked
-take(redis.call('HMGET', KEYS[3], unpack(FIELDS)))
+local wallet = redis.call('HMGET', KEYS[3], 'w', 'z')
+take(wallet[1], wallet[2])
 if s == 0 then
   return {now, b, s, v, c, f, d, 0}
 end
@@ -23,6 +24,6 @@ for i = 1, count do
   pending, finds, revoked = pending - coins, finds - 1, revoked + coins
   add('v', find_text(seq, treasure, coins, found_at, window, repeatable, id))
 end
-commit({'x', 1}, KEYS[4])
+commit(KEYS[4], 'x', 1)
 redis.call('HDEL', KEYS[3], unpack(names))
 return {now, b, s, v, c, f, d, sum}

@@ -5,16 +5,20 @@
 --       5 credit (a poll) or expire (the sweeper, which leaves what can still be credited)
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended
 -- Appends  c, e or o for each find settled, in the order in which they were found
-take(redis.call('HMGET', KEYS[3], unpack(FIELDS)))
+-- Most players have one find pending, which comes with the wallet.
+local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', 'p1')
+take(wallet[1], wallet[2])
 local crediting = ARGV[5] == 'credit'
 if f == 0 or not (crediting or d < now) then
   return {now, b, s, v, c, f, d}
 end
-local names = {}
-for i = 1, f do names[i] = 'p' .. i end
-local slots = redis.call('HMGET', KEYS[3], unpack(names))
+local count, names, slots = f, {'p1'}, {wallet[3]}
+if count > 1 then
+  for i = 2, count do names[i] = 'p' .. i end
+  slots = redis.call('HMGET', KEYS[3], unpack(names))
+end
 local left, settled, due = {}, {}, 0
-for i = 1, f do
+for i = 1, count do
   local seq, treasure, coins, found_at, window, repeatable, id = cmsgpack.unpack(slots[i])
   local ends = found_at + window
   local kind
@@ -49,6 +53,6 @@ local extra = {}
 for i = 1, #left do
   extra[#extra + 1], extra[#extra + 2] = names[i], left[i]
 end
-commit(extra, KEYS[4])
+commit(KEYS[4], unpack(extra))
 redis.call('HDEL', KEYS[3], unpack(names, #left + 1))
 return {now, b, s, v, c, f, d, unpack(entries)}

@@ -5,14 +5,13 @@
 --       4 the token it was frozen with, 5 the generation, 6 1 to tell the feed's readers
 -- Reply 1, or 0 if somebody else froze it since or it is further on; then time and counter of the feed's last entry
 -- Appends  h <hunt> <generation>
-local is = state[4]
-local n, t = tonumber(state[2]) or 0, tonumber(state[3]) or 0
+local is = state[3]
 if is and is ~= '~' .. ARGV[4] and not (tonumber(is) and tonumber(is) < tonumber(ARGV[5])) then
-  return {0, t, n}
+  return {0, last, n}
 end
 if ARGV[6] == '1' then
-  n, t = n + 1, now
+  n, last = n + 1, now
   redis.call('XADD', KEYS[2], now .. '-' .. n, 'e', 'h ' .. hunt .. ' ' .. ARGV[5])
 end
-redis.call('HSET', KEYS[1], 'n', n, 't', t, 'g' .. hunt, ARGV[5])
-return {1, t, n}
+redis.call('HSET', KEYS[1], 'at', cmsgpack.pack(n, last), 'g' .. hunt, ARGV[5])
+return {1, last, n}

@@ -23,7 +23,10 @@ use trove_streams::redis::{self, Commands};
 
 const START: u64 = 1_800_000_000_000;
 const WINDOW_MS: u64 = 300_000;
-const LIMITS: Limits = Limits { pending_finds_max: 6, find_id_ttl_ms: 900_000 };
+const LIMITS: Limits = Limits {
+    pending_finds_max: 6,
+    find_id_ttl_ms: 900_000,
+};
 
 /// A store beside the model, and the numbers under which it knows the players.
 struct Side {
@@ -84,15 +87,26 @@ impl Bench {
         let () = connection.set("now", START).unwrap();
         let time = Arc::new(ManualTime::new(START));
         let hour = Duration::from_secs(3_600);
-        let sweep_interval = if sweeping { Duration::from_millis(20) } else { hour };
+        let sweep_interval = if sweeping {
+            Duration::from_millis(20)
+        } else {
+            hour
+        };
         let options = Options {
             partitions,
             limits: LIMITS,
             response_timeout: Duration::from_secs(20),
             connect_wait: PATIENCE,
             sweep_interval,
-            forget_interval: if sweeping { Duration::from_millis(500) } else { hour },
-            time: Time::Manual { key: "now".into(), time: time.clone() },
+            forget_interval: if sweeping {
+                Duration::from_millis(500)
+            } else {
+                hour
+            },
+            time: Time::Manual {
+                key: "now".into(),
+                time: time.clone(),
+            },
             ..Options::default()
         };
         let redis = RedisStore::connect(&server.url(), options).await.unwrap();
@@ -107,18 +121,29 @@ impl Bench {
                 ..EmbeddedOptions::new(dir.path())
             };
             let memory = ::redb::backends::InMemoryBackend::new;
-            stores.push(("embedded", Box::new(EmbeddedStore::open_backend(options, memory).unwrap())));
+            stores.push((
+                "embedded",
+                Box::new(EmbeddedStore::open_backend(options, memory).unwrap()),
+            ));
         }
         let mut sides = Vec::new();
         for (name, store) in stores {
             store.put_hunt(spec(10, WINDOW_MS)).await.unwrap().unwrap();
-            store.step_hunt(&HuntId::new("h").unwrap(), LifeStep::Open).await.unwrap().unwrap();
+            store
+                .step_hunt(&HuntId::new("h").unwrap(), LifeStep::Open)
+                .await
+                .unwrap()
+                .unwrap();
             let openings = (0..players).map(|n| Opening {
                 name: PlayerName::new(&format!("player-{n}")).unwrap(),
                 issued_at: Some(START),
             });
             let opened = store.open_players(openings.collect()).await.unwrap();
-            sides.push(Side { name, store, numbers: opened.into_iter().map(Result::unwrap).collect() });
+            sides.push(Side {
+                name,
+                store,
+                numbers: opened.into_iter().map(Result::unwrap).collect(),
+            });
         }
         let mut hunt = Hunt::new(1, spec(10, WINDOW_MS));
         hunt.step(LifeStep::Open, START, 0).unwrap();
@@ -171,7 +196,11 @@ impl Bench {
             _ => FindId::new(&self.finds.to_string()).ok(),
         };
         let what = match self.below(10) {
-            0 => What::Coins(if self.rich { self.below(COINS_MAX / 3) } else { self.below(1_000) }),
+            0 => What::Coins(if self.rich {
+                self.below(COINS_MAX / 3)
+            } else {
+                self.below(1_000)
+            }),
             1 if self.rich => What::Coins(COINS_MAX - self.below(3)),
             // One more than there are.
             _ => What::Treasure(TreasureId::new(&format!("t{}", self.below(13))).unwrap()),
@@ -186,38 +215,74 @@ impl Bench {
         if self.erased[player] {
             return Err(Erased.into());
         }
-        let recorded = self.model.with(PlayerId(player as u64), self.now, |model, at, out| model.record(at, new, out));
+        let recorded = self
+            .model
+            .with(PlayerId(player as u64), self.now, |model, at, out| {
+                model.record(at, new, out)
+            });
         Ok(recorded.0?)
     }
 
     async fn record(&mut self, finds: Vec<(usize, NewFind)>) {
-        let expected: Vec<RecordOutcome> = finds.iter().map(|(player, new)| self.expect_record(*player, new)).collect();
+        let expected: Vec<RecordOutcome> = finds
+            .iter()
+            .map(|(player, new)| self.expect_record(*player, new))
+            .collect();
         let hunt = self.hunt();
         for side in &self.sides {
-            let asked = finds.iter().map(|(player, new)| (side.numbers[*player], new.clone())).collect();
+            let asked = finds
+                .iter()
+                .map(|(player, new)| (side.numbers[*player], new.clone()))
+                .collect();
             let recorded = side.store.record(&hunt, asked).await.unwrap();
             assert_eq!(recorded.outcomes, expected, "{}: {finds:?}", side.name);
             for (number, wallet) in recorded.wallets {
-                let player = side.numbers.iter().position(|known| *known == number).unwrap();
-                assert_eq!(wallet, self.model.players[&PlayerId(player as u64)].wallet, "{}", side.name);
+                let player = side
+                    .numbers
+                    .iter()
+                    .position(|known| *known == number)
+                    .unwrap();
+                assert_eq!(
+                    wallet,
+                    self.model.players[&PlayerId(player as u64)].wallet,
+                    "{}",
+                    side.name
+                );
             }
         }
-        self.counts[0] += expected.iter().filter(|outcome| matches!(outcome, Ok(Decision::Recorded(..)))).count() as u64;
+        self.counts[0] += expected
+            .iter()
+            .filter(|outcome| matches!(outcome, Ok(Decision::Recorded(..))))
+            .count() as u64;
         self.counts[1] += expected.iter().filter(|outcome| outcome.is_err()).count() as u64;
-        self.counts[2] += expected.iter().filter(|outcome| matches!(outcome, Ok(Decision::Duplicate(_)))).count() as u64;
+        self.counts[2] += expected
+            .iter()
+            .filter(|outcome| matches!(outcome, Ok(Decision::Duplicate(_))))
+            .count() as u64;
     }
 
     async fn credit(&mut self, player: usize) {
         let now = self.now;
         let outages = self.model.outages.clone();
-        let (wallet, entries) = self.model.with(PlayerId(player as u64), now, |model, _, out| {
-            model.collect(now, &outages, out);
-            model.wallet
-        });
+        let (wallet, entries) = self
+            .model
+            .with(PlayerId(player as u64), now, |model, _, out| {
+                model.collect(now, &outages, out);
+                model.wallet
+            });
         let hunt = self.hunt();
         for side in &self.sides {
-            let credited = side.store.credit(&hunt, side.numbers[player]).await.unwrap();
-            assert_eq!((credited.wallet, &credited.entries), (wallet, &entries), "{} player {player}", side.name);
+            let credited = side
+                .store
+                .credit(&hunt, side.numbers[player])
+                .await
+                .unwrap();
+            assert_eq!(
+                (credited.wallet, &credited.entries),
+                (wallet, &entries),
+                "{} player {player}",
+                side.name
+            );
         }
         self.counts[3] += entries.len() as u64;
     }
@@ -235,17 +300,28 @@ impl Bench {
             key: format!("key-{}", self.below(40)),
             by: "ops".into(),
         };
-        let (outcome, _) = self.model.with(PlayerId(player as u64), self.now, |model, at, out| {
-            let outcome = model.adjust(at, adjustment.clone());
-            if let Ok(rules::AdjustDecision::Recorded(entry)) = &outcome {
-                out.push(entry.clone());
-            }
-            (outcome, model.wallet)
-        });
+        let (outcome, _) = self
+            .model
+            .with(PlayerId(player as u64), self.now, |model, at, out| {
+                let outcome = model.adjust(at, adjustment.clone());
+                if let Ok(rules::AdjustDecision::Recorded(entry)) = &outcome {
+                    out.push(entry.clone());
+                }
+                (outcome, model.wallet)
+            });
         let hunt = self.hunt();
         for side in &self.sides {
-            let adjusted = side.store.adjust(&hunt, side.numbers[player], adjustment.clone()).await.unwrap();
-            assert_eq!((adjusted.outcome, adjusted.wallet), outcome, "{} {adjustment:?}", side.name);
+            let adjusted = side
+                .store
+                .adjust(&hunt, side.numbers[player], adjustment.clone())
+                .await
+                .unwrap();
+            assert_eq!(
+                (adjusted.outcome, adjusted.wallet),
+                outcome,
+                "{} {adjustment:?}",
+                side.name
+            );
         }
         self.counts[4] += u64::from(outcome.0.is_ok());
     }
@@ -269,7 +345,11 @@ impl Bench {
         for side in &self.sides {
             let began = Instant::now();
             while side.store.now() != self.now {
-                assert!(began.elapsed() < PATIENCE, "{} did not follow the clock", side.name);
+                assert!(
+                    began.elapsed() < PATIENCE,
+                    "{} did not follow the clock",
+                    side.name
+                );
                 // Any operation meets the clock.
                 side.store.wallet(&hunt, side.numbers[0]).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -284,18 +364,28 @@ impl Bench {
         }
         let (now, outages, hunt) = (self.now, self.model.outages.clone(), self.hunt());
         for player in 0..self.erased.len() {
-            let (wallet, _) = self.model.with(PlayerId(player as u64), now, |model, _, out| {
-                model.expire(now, &outages, out);
-                model.wallet
-            });
+            let (wallet, _) = self
+                .model
+                .with(PlayerId(player as u64), now, |model, _, out| {
+                    model.expire(now, &outages, out);
+                    model.wallet
+                });
             for side in &self.sides {
                 let began = Instant::now();
                 loop {
-                    let is = side.store.wallet(&hunt, side.numbers[player]).await.unwrap();
+                    let is = side
+                        .store
+                        .wallet(&hunt, side.numbers[player])
+                        .await
+                        .unwrap();
                     if is == wallet {
                         break;
                     }
-                    assert!(began.elapsed() < PATIENCE, "{} player {player}: {is:?}, not {wallet:?}", side.name);
+                    assert!(
+                        began.elapsed() < PATIENCE,
+                        "{} player {player}: {is:?}, not {wallet:?}",
+                        side.name
+                    );
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
@@ -305,16 +395,32 @@ impl Bench {
     async fn reinstate(&mut self) {
         // By turns a stretch, and all there is.
         let now = self.now;
-        let from = if self.below(2) == 0 { START } else { now - self.below(2 * WINDOW_MS) };
-        let to = if from == START { now } else { from + self.below(WINDOW_MS) };
+        let from = if self.below(2) == 0 {
+            START
+        } else {
+            now - self.below(2 * WINDOW_MS)
+        };
+        let to = if from == START {
+            now
+        } else {
+            from + self.below(WINDOW_MS)
+        };
         let before = self.model.totals;
         for player in 0..self.erased.len() {
-            self.model.with(PlayerId(player as u64), now, |model, _, out| model.reinstate(from, to, now, out));
+            self.model
+                .with(PlayerId(player as u64), now, |model, _, out| {
+                    model.reinstate(from, to, now, out)
+                });
         }
         let hunt = self.hunt();
         for side in &self.sides {
             let reinstated = side.store.reinstate(&hunt, from, to).await.unwrap();
-            assert_eq!(reinstated.coins, before.expired - self.model.totals.expired, "{}", side.name);
+            assert_eq!(
+                reinstated.coins,
+                before.expired - self.model.totals.expired,
+                "{}",
+                side.name
+            );
             self.counts[5] += reinstated.finds;
         }
     }
@@ -335,9 +441,22 @@ impl Bench {
         let name = PlayerName::new(&format!("player-{player}")).unwrap();
         for side in &self.sides {
             let erasure = side.store.erase(&name).await.unwrap();
-            assert_eq!((erasure.revoked, erasure.existed), (revoked, !self.erased[player]), "{}", side.name);
-            let again = Opening { name: name.clone(), issued_at: Some(now) };
-            assert_eq!(side.store.open_players(vec![again]).await.unwrap(), [Err(Erased)], "{}", side.name);
+            assert_eq!(
+                (erasure.revoked, erasure.existed),
+                (revoked, !self.erased[player]),
+                "{}",
+                side.name
+            );
+            let again = Opening {
+                name: name.clone(),
+                issued_at: Some(now),
+            };
+            assert_eq!(
+                side.store.open_players(vec![again]).await.unwrap(),
+                [Err(Erased)],
+                "{}",
+                side.name
+            );
         }
         self.erased[player] = true;
         self.counts[6] += 1;
@@ -346,14 +465,27 @@ impl Bench {
     async fn change_hunt(&mut self) {
         let hunt = self.hunt();
         if self.below(2) == 0 {
-            let step = if self.below(3) == 0 { LifeStep::Close } else { LifeStep::Open };
-            let expected = self.model.hunt.step(step, self.now, self.model.totals.pending);
+            let step = if self.below(3) == 0 {
+                LifeStep::Close
+            } else {
+                LifeStep::Open
+            };
+            let expected = self
+                .model
+                .hunt
+                .step(step, self.now, self.model.totals.pending);
             for side in &self.sides {
                 let stepped = side.store.step_hunt(&hunt, step).await.unwrap();
-                assert_eq!(stepped.map(|hunt| hunt.generation), expected.clone().map(|()| self.model.hunt.generation));
+                assert_eq!(
+                    stepped.map(|hunt| hunt.generation),
+                    expected.clone().map(|()| self.model.hunt.generation)
+                );
             }
         } else {
-            let mut new = spec(self.random.random_range(1..20), WINDOW_MS - self.random.random_range(0..1_000));
+            let mut new = spec(
+                self.random.random_range(1..20),
+                WINDOW_MS - self.random.random_range(0..1_000),
+            );
             if self.below(3) == 0 {
                 let gone = usize::try_from(self.below(12)).unwrap();
                 new.treasures.remove(gone);
@@ -362,7 +494,12 @@ impl Bench {
             for side in &self.sides {
                 let put = side.store.put_hunt(new.clone()).await.unwrap();
                 let put = put.map(|(hunt, _)| hunt.generation);
-                assert_eq!(put, expected.clone().map(|()| self.model.hunt.generation), "{}", side.name);
+                assert_eq!(
+                    put,
+                    expected.clone().map(|()| self.model.hunt.generation),
+                    "{}",
+                    side.name
+                );
             }
         }
         self.counts[7] += 1;
@@ -378,10 +515,27 @@ impl Bench {
                 assert!(audit.holds(), "{}: {audit:#?}", side.name);
             }
             for (player, history) in histories.iter_mut().enumerate() {
-                let wallet = side.store.wallet(&hunt, side.numbers[player]).await.unwrap();
-                let expected = self.model.players.get(&PlayerId(player as u64)).map(|player| player.wallet);
-                assert_eq!(wallet, expected.unwrap_or_default(), "{} player {player}", side.name);
-                let mut is = side.store.history(&hunt, side.numbers[player], u64::MAX, usize::MAX).await.unwrap();
+                let wallet = side
+                    .store
+                    .wallet(&hunt, side.numbers[player])
+                    .await
+                    .unwrap();
+                let expected = self
+                    .model
+                    .players
+                    .get(&PlayerId(player as u64))
+                    .map(|player| player.wallet);
+                assert_eq!(
+                    wallet,
+                    expected.unwrap_or_default(),
+                    "{} player {player}",
+                    side.name
+                );
+                let mut is = side
+                    .store
+                    .history(&hunt, side.numbers[player], u64::MAX, usize::MAX)
+                    .await
+                    .unwrap();
                 is.reverse();
                 assert_eq!(is.len() as u64, wallet.seq);
                 if side.name == self.sides[0].name {
@@ -391,11 +545,28 @@ impl Bench {
                 assert_eq!(is, *history, "{} player {player}", side.name);
             }
             // Pages from anywhere, also across the links that skip entries.
-            for (player, history) in histories.iter().enumerate().filter(|(_, history)| history.len() > 40) {
+            for (player, history) in histories
+                .iter()
+                .enumerate()
+                .filter(|(_, history)| history.len() > 40)
+            {
                 let before = 1 + history.len() / 3;
-                let page = side.store.history(&hunt, side.numbers[player], before as u64, 7).await.unwrap();
-                let expected: Vec<Entry> = history[..before - 1].iter().rev().take(7).cloned().collect();
-                assert_eq!(page, expected, "{} player {player} before {before}", side.name);
+                let page = side
+                    .store
+                    .history(&hunt, side.numbers[player], before as u64, 7)
+                    .await
+                    .unwrap();
+                let expected: Vec<Entry> = history[..before - 1]
+                    .iter()
+                    .rev()
+                    .take(7)
+                    .cloned()
+                    .collect();
+                assert_eq!(
+                    page, expected,
+                    "{} player {player} before {before}",
+                    side.name
+                );
             }
         }
     }
@@ -424,7 +595,10 @@ impl Bench {
                 _ => self.adjust(player).await,
             }
         }
-        let (short, long) = (self.below(60_000), WINDOW_MS / 2 + self.below(2 * WINDOW_MS));
+        let (short, long) = (
+            self.below(60_000),
+            WINDOW_MS / 2 + self.below(2 * WINDOW_MS),
+        );
         if self.model.hunt.state(self.now) != HuntState::Open {
             // A hunt that stays closed shows little.
             self.change_hunt().await;
@@ -444,7 +618,14 @@ impl Bench {
     }
 }
 
-async fn run(seed: u64, players: usize, rounds: usize, partitions: u16, sweeping: bool, rich: bool) -> [u64; 8] {
+async fn run(
+    seed: u64,
+    players: usize,
+    rounds: usize,
+    partitions: u16,
+    sweeping: bool,
+    rich: bool,
+) -> [u64; 8] {
     let mut bench = Bench::new(seed, players, partitions, sweeping, rich).await;
     let mut histories = vec![Vec::new(); players];
     for round in 0..rounds {
@@ -457,7 +638,16 @@ async fn run(seed: u64, players: usize, rounds: usize, partitions: u16, sweeping
 }
 
 fn met(counts: [u64; 8]) {
-    let names = ["recorded", "refused", "repeated", "settled", "adjusted", "reinstated", "erased", "hunt changed"];
+    let names = [
+        "recorded",
+        "refused",
+        "repeated",
+        "settled",
+        "adjusted",
+        "reinstated",
+        "erased",
+        "hunt changed",
+    ];
     println!("{names:?} {counts:?}");
     for (name, count) in names.iter().zip(counts) {
         assert!(count > 0, "nothing was {name}");
@@ -483,7 +673,17 @@ async fn the_scripts_keep_to_the_range_of_coins_as_the_model_does() {
     let seed = seed();
     let mut counts = Vec::new();
     for nth in 0..40 {
-        counts.push(run(seed + nth, 12, 20, [1, 4][usize::try_from(nth % 2).unwrap()], false, true).await);
+        counts.push(
+            run(
+                seed + nth,
+                12,
+                20,
+                [1, 4][usize::try_from(nth % 2).unwrap()],
+                false,
+                true,
+            )
+            .await,
+        );
     }
     assert!(sum(&counts)[1] > 0);
 }

@@ -171,11 +171,12 @@ impl PartitionKeys<'_> {
 
     /// **The partition's state**. HASH, one, read and written by every script with one command each: `epoch` (raised by
     /// compare-and-set when history may have been cut; every script carries the epoch that its caller believes in and
-    /// refuses another), `n` and `t` (counter and time of the feed's last entry), `forgotten` (the feed's position up to
-    /// which ids past their time were forgotten); and for each hunt, with its number behind the letter: `g` (its generation,
-    /// which the scripts that record compare with their caller's; `~` and a token while it changes), and what the
-    /// partition's ledger comes to: `r`ecorded, `c`redited, `e`xpired, `p`ending, re`v`oked coins and pending `f`inds;
-    /// and `q`, the coins that other partitions lent it to record, or less what it lent.
+    /// refuses another), `at` (counter and time of the feed's last entry), `forgotten` (the feed's position up to which ids
+    /// past their time were forgotten); and for each hunt, with its number behind the letter: `g`, its generation, which the
+    /// scripts that record compare with their caller's (`~` and a token while it changes), and `h`, what the partition's
+    /// ledger comes to: recorded, credited, expired, pending and revoked coins, pending finds, and the coins that other
+    /// partitions lent it to record, or less what it lent. Numbers that are read and written together are packed into one
+    /// field (MessagePack): that halves what a script costs.
     pub fn state(&self) -> String {
         self.of("s", &[])
     }
@@ -221,14 +222,14 @@ impl PartitionKeys<'_> {
         self.of("slo", &[hunt])
     }
 
-    /// **A wallet**. HASH, one a player and hunt. `b` balance, `s` sequence, `v` the last sequence that a poll shows, `c`
-    /// pending coins, `f` pending finds, `d` when the first of them runs out (0 for never), `l` and `m` time and counter of
-    /// its last entry in the feed, `k` and `j` those of the last entry whose sequence is a multiple of 32, `x` if the player
-    /// was erased; `p1`, `p2`, … the pending finds. And what it remembers, each with the id of the entry in the feed that has
-    /// the first answer: `o<treasure>` for a treasure that can be found once, `r<digest>` for a client's id, `a<digest>` for
-    /// an adjustment's key; `y<sequence>` for a find that was reinstated. In Redis's compact encoding up to
-    /// `hash-max-listpack-entries` fields (128 or 512 unless set otherwise): 26 bytes a treasure remembered, 40 an id; then
-    /// 73 and 97.
+    /// **A wallet**. HASH, one a player and hunt. `w`: balance, sequence, the last sequence that a poll shows, pending coins,
+    /// pending finds, when the first of them runs out (0 for never). `z`: time and counter of its last entry in the feed,
+    /// and of the last one whose sequence is a multiple of 32. `x` if the player was erased; `p1`, `p2`, … the pending finds.
+    /// And what it remembers, each with the id of the entry in the feed that has the first answer: `o<treasure>` for a
+    /// treasure that can be found once, `r<digest>` for a client's id, `a<digest>` for an adjustment's key; `y<sequence>`
+    /// for a find that was reinstated. In Redis's compact encoding up to `hash-max-listpack-entries` fields (128 or 512
+    /// unless set otherwise): 26 bytes a treasure remembered, 40 an id; then 73 and 97. One bit a treasure would be less,
+    /// and would not lead to the first answer: that had to be looked for along the whole history, by whoever asks.
     pub fn wallet(&self, hunt: &str, player: u64) -> String {
         check_name(hunt);
         self.of("w", &[hunt, &base62(player)])

@@ -26,13 +26,26 @@ fn binary() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
-    listener.local_addr().expect("a bound listener has an address").port()
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
+    listener
+        .local_addr()
+        .expect("a bound listener has an address")
+        .port()
 }
 
 fn spawn(port: u16, dir: &Path, args: &[String]) -> Child {
     Command::new(binary())
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()])
+        .args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--port",
+            &port.to_string(),
+        ])
         .arg("--dir")
         .arg(dir)
         .args(args)
@@ -56,7 +69,10 @@ fn came_up(child: &mut Child, port: u16) -> bool {
     false
 }
 
-#[allow(dead_code, reason = "not every test that has a server needs all of this")]
+#[allow(
+    dead_code,
+    reason = "not every test that has a server needs all of this"
+)]
 impl Server {
     pub(crate) fn start() -> Self {
         Self::with(&[])
@@ -71,7 +87,12 @@ impl Server {
             let port = free_port();
             let mut child = spawn(port, dir.path(), &args);
             if came_up(&mut child, port) {
-                return Self { child, port, dir, args };
+                return Self {
+                    child,
+                    port,
+                    dir,
+                    args,
+                };
             }
         }
         panic!("redis-server did not start: is it installed?");
@@ -83,7 +104,10 @@ impl Server {
 
     /// A connection of the test's own.
     pub(crate) fn connection(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().expect("the server answers")
+        redis::Client::open(self.url())
+            .unwrap()
+            .get_connection()
+            .expect("the server answers")
     }
 
     /// Runs a command given in words.
@@ -92,7 +116,8 @@ impl Server {
         for word in words {
             cmd.arg(word);
         }
-        cmd.query(&mut self.connection()).unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
+        cmd.query(&mut self.connection())
+            .unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
     }
 
     /// Ends the process at once, as a crash does.
@@ -124,7 +149,10 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) {
-        let status = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        let status = Command::new("kill")
+            .arg(format!("-{signal}"))
+            .arg(self.child.id().to_string())
+            .status();
         assert!(status.expect("kill can be run").success());
     }
 }

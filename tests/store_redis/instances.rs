@@ -28,7 +28,10 @@ async fn a_find_through_one_is_credited_through_the_other() {
     assert!(one.credit(&hunt(), ada).await.unwrap().entries.is_empty());
     let repeat = find(&other, ada, of("a")).await.unwrap().unwrap();
     assert!(matches!(repeat, Decision::Duplicate(_)));
-    let (mine, theirs) = (one.history(&hunt(), ada, 9, 9).await, other.history(&hunt(), ada, 9, 9).await);
+    let (mine, theirs) = (
+        one.history(&hunt(), ada, 9, 9).await,
+        other.history(&hunt(), ada, 9, 9).await,
+    );
     assert_eq!(mine.unwrap(), theirs.unwrap());
     verify(&other).await;
 }
@@ -60,11 +63,22 @@ async fn an_erasure_holds_for_both() {
     let late = find(&other, ada, of("b")).await.unwrap();
     assert_eq!(late, Err(RecordRefusal::Erased(Erased)));
     assert_eq!(open(&other, "ada", issued_at).await, Err(Erased));
-    told(&mut feed, "the erasure", |event| matches!(event, FeedEvent::Erased { player } if *player == ada)).await;
+    told(
+        &mut feed,
+        "the erasure",
+        |event| matches!(event, FeedEvent::Erased { player } if *player == ada),
+    )
+    .await;
     // Also in a hunt that comes later.
-    let later = HuntSpec { id: HuntId::new("later").unwrap(), ..spec(WINDOW_MS) };
+    let later = HuntSpec {
+        id: HuntId::new("later").unwrap(),
+        ..spec(WINDOW_MS)
+    };
     one.put_hunt(later.clone()).await.unwrap().unwrap();
-    one.step_hunt(&later.id, LifeStep::Open).await.unwrap().unwrap();
+    one.step_hunt(&later.id, LifeStep::Open)
+        .await
+        .unwrap()
+        .unwrap();
     let recorded = other.record(&later.id, vec![(ada, of("a"))]).await.unwrap();
     assert_eq!(recorded.outcomes, [Err(RecordRefusal::Erased(Erased))]);
     verify(&one).await;
@@ -74,14 +88,30 @@ async fn an_erasure_holds_for_both() {
 async fn opening_and_closing_hold_everywhere_when_they_are_answered() {
     let (_server, one, other) = two().await;
     for round in 0..30 {
-        one.step_hunt(&hunt(), LifeStep::Close).await.unwrap().unwrap();
+        one.step_hunt(&hunt(), LifeStep::Close)
+            .await
+            .unwrap()
+            .unwrap();
         for player in 0..6 {
-            let outcome = find(&other, PlayerId(player), with_id(&round.to_string())).await.unwrap();
-            assert_eq!(outcome, Err(Refusal::HuntNotOpen(HuntState::Closed).into()), "round {round}");
+            let outcome = find(&other, PlayerId(player), with_id(&round.to_string()))
+                .await
+                .unwrap();
+            assert_eq!(
+                outcome,
+                Err(Refusal::HuntNotOpen(HuntState::Closed).into()),
+                "round {round}"
+            );
         }
-        other.step_hunt(&hunt(), LifeStep::Open).await.unwrap().unwrap();
+        other
+            .step_hunt(&hunt(), LifeStep::Open)
+            .await
+            .unwrap()
+            .unwrap();
         for player in 0..6 {
-            find(&one, PlayerId(player), with_id(&round.to_string())).await.unwrap().unwrap();
+            find(&one, PlayerId(player), with_id(&round.to_string()))
+                .await
+                .unwrap()
+                .unwrap();
         }
     }
     // So do a new treasure and one that is gone.
@@ -89,8 +119,14 @@ async fn opening_and_closing_hold_everywhere_when_they_are_answered() {
     new.treasures[1].id = TreasureId::new("new").unwrap();
     one.put_hunt(new).await.unwrap().unwrap();
     find(&other, PlayerId(1), of("new")).await.unwrap().unwrap();
-    assert_eq!(find(&other, PlayerId(1), of("b")).await.unwrap(), Err(Refusal::NoSuchTreasure.into()));
-    assert_eq!(other.hunts().await.unwrap()[0].0.generation, one.hunts().await.unwrap()[0].0.generation);
+    assert_eq!(
+        find(&other, PlayerId(1), of("b")).await.unwrap(),
+        Err(Refusal::NoSuchTreasure.into())
+    );
+    assert_eq!(
+        other.hunts().await.unwrap()[0].0.generation,
+        one.hunts().await.unwrap()[0].0.generation
+    );
     verify(&other).await;
 }
 
@@ -101,10 +137,16 @@ async fn a_hunt_that_two_change_at_once_takes_both_changes() {
     let changes = AtomicU64::new(0);
     let change = async |store: &RedisStore, name: &str| {
         for n in 0..10 {
-            let renamed = HuntSpec { name: format!("{name} {n}"), ..spec(WINDOW_MS) };
+            let renamed = HuntSpec {
+                name: format!("{name} {n}"),
+                ..spec(WINDOW_MS)
+            };
             store.put_hunt(renamed).await.unwrap().unwrap();
             changes.fetch_add(1, Ordering::Relaxed);
-            find(store, PlayerId(n), with_id(name)).await.unwrap().unwrap();
+            find(store, PlayerId(n), with_id(name))
+                .await
+                .unwrap()
+                .unwrap();
         }
     };
     tokio::join!(change(&one, "one"), change(&other, "other"));
@@ -120,18 +162,38 @@ async fn the_feed_of_each_tells_what_the_other_did() {
     let ada = PlayerId(7);
     find(&one, ada, of("a")).await.unwrap().unwrap();
     other.credit(&hunt(), ada).await.unwrap();
-    other.put_hunt(HuntSpec { name: "Renamed".into(), ..spec(WINDOW_MS) }).await.unwrap().unwrap();
+    other
+        .put_hunt(HuntSpec {
+            name: "Renamed".into(),
+            ..spec(WINDOW_MS)
+        })
+        .await
+        .unwrap()
+        .unwrap();
     for feed in [&mut mine, &mut theirs] {
-        let credited = |event: &FeedEvent| {
-            matches!(event, FeedEvent::Wallet { player, wallet, .. } if *player == ada && wallet.balance == 10)
-        };
+        let credited = |event: &FeedEvent| matches!(event, FeedEvent::Wallet { player, wallet, .. } if *player == ada && wallet.balance == 10);
         told(feed, "the credit", credited).await;
     }
-    let renamed = |event: &FeedEvent| matches!(event, FeedEvent::Hunt(hunt) if hunt.spec.name == "Renamed");
-    other.put_hunt(HuntSpec { name: "Again".into(), ..spec(WINDOW_MS) }).await.unwrap().unwrap();
-    let again = |event: &FeedEvent| matches!(event, FeedEvent::Hunt(hunt) if hunt.spec.name == "Again");
-    told(&mut mine, "the hunt", |event| renamed(event) || again(event)).await;
-    told(&mut theirs, "the hunt", |event| renamed(event) || again(event)).await;
+    let renamed =
+        |event: &FeedEvent| matches!(event, FeedEvent::Hunt(hunt) if hunt.spec.name == "Renamed");
+    other
+        .put_hunt(HuntSpec {
+            name: "Again".into(),
+            ..spec(WINDOW_MS)
+        })
+        .await
+        .unwrap()
+        .unwrap();
+    let again =
+        |event: &FeedEvent| matches!(event, FeedEvent::Hunt(hunt) if hunt.spec.name == "Again");
+    told(&mut mine, "the hunt", |event| {
+        renamed(event) || again(event)
+    })
+    .await;
+    told(&mut theirs, "the hunt", |event| {
+        renamed(event) || again(event)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,7 +207,10 @@ async fn what_runs_out_expires_once_though_two_believe_to_hold_the_lease() {
         let (stop, mut connection) = (stop.clone(), server.connection());
         move || {
             while !stop.load(Ordering::Relaxed) {
-                let () = trove_streams::redis::cmd("DEL").arg("{store}lease:sweeper").query(&mut connection).unwrap();
+                let () = trove_streams::redis::cmd("DEL")
+                    .arg("{store}lease:sweeper")
+                    .query(&mut connection)
+                    .unwrap();
             }
         }
     });
@@ -175,7 +240,10 @@ async fn a_change_of_a_hunt_that_broke_off_is_ended_by_whoever_meets_it() {
     }
     let till = (one.now() + 2_000).to_string();
     let () = server.run(&["HSET", "{hunts}all", "l:h", &format!("somebody {till}")]);
-    let (mine, theirs) = tokio::join!(find(&one, PlayerId(1), of("a")), find(&other, PlayerId(2), of("a")));
+    let (mine, theirs) = tokio::join!(
+        find(&one, PlayerId(1), of("a")),
+        find(&other, PlayerId(2), of("a"))
+    );
     mine.unwrap().unwrap();
     theirs.unwrap().unwrap();
     verify(&one).await;
@@ -184,7 +252,14 @@ async fn a_change_of_a_hunt_that_broke_off_is_ended_by_whoever_meets_it() {
 #[tokio::test]
 async fn an_idle_instance_costs_ten_commands_a_second_at_most() {
     let server = Server::start();
-    let store = connect_with(&server, Options { partitions: 16, ..Options::default() }).await;
+    let store = connect_with(
+        &server,
+        Options {
+            partitions: 16,
+            ..Options::default()
+        },
+    )
+    .await;
     open_hunt(&store, WINDOW_MS).await;
     let _feed = store.feed();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -194,10 +269,16 @@ async fn an_idle_instance_costs_ten_commands_a_second_at_most() {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             Some((name.to_owned(), rest.split_once(',')?.0.parse().ok()?))
         };
-        let own = |(name, _): &(String, u64)| !["xread", "info", "hget", "hset", "exists"].contains(&name.as_str());
+        let own = |(name, _): &(String, u64)| {
+            !["xread", "info", "hget", "hset", "exists"].contains(&name.as_str())
+        };
         // What scripts call counts too there; a script is one command to whoever sends it. INFO is counted by itself:
         // this test asks as well.
-        stats.lines().filter_map(calls).filter(own).collect::<Vec<_>>()
+        stats
+            .lines()
+            .filter_map(calls)
+            .filter(own)
+            .collect::<Vec<_>>()
     };
     let before = count();
     let began = Instant::now();
@@ -206,7 +287,10 @@ async fn an_idle_instance_costs_ten_commands_a_second_at_most() {
     let seconds = began.elapsed().as_secs_f64();
     let mut sent = 0;
     for (name, calls) in after {
-        let earlier = before.iter().find(|(other, _)| *other == name).map_or(0, |(_, calls)| *calls);
+        let earlier = before
+            .iter()
+            .find(|(other, _)| *other == name)
+            .map_or(0, |(_, calls)| *calls);
         // Within a script.
         if !["time", "hmget", "zrevrangebyscore", "get", "set"].contains(&name.as_str()) {
             sent += calls - earlier;

@@ -55,30 +55,52 @@ fn spec(window_ms: u64) -> HuntSpec {
         window_ms,
         opens_at: None,
         closes_at: None,
-        treasures: vec![treasure("a", false), treasure("b", false), treasure("r", true)],
+        treasures: vec![
+            treasure("a", false),
+            treasure("b", false),
+            treasure("r", true),
+        ],
     }
 }
 
 async fn open_hunt(store: &RedisStore, window_ms: u64) {
     store.put_hunt(spec(window_ms)).await.unwrap().unwrap();
-    store.step_hunt(&hunt(), LifeStep::Open).await.unwrap().unwrap();
+    store
+        .step_hunt(&hunt(), LifeStep::Open)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 fn of(treasure: &str) -> NewFind {
-    NewFind { what: What::Treasure(TreasureId::new(treasure).unwrap()), id: None, found_at: None }
+    NewFind {
+        what: What::Treasure(TreasureId::new(treasure).unwrap()),
+        id: None,
+        found_at: None,
+    }
 }
 
 fn with_id(id: &str) -> NewFind {
-    NewFind { id: Some(FindId::new(id).unwrap()), ..of("r") }
+    NewFind {
+        id: Some(FindId::new(id).unwrap()),
+        ..of("r")
+    }
 }
 
-async fn find(store: &RedisStore, player: PlayerId, new: NewFind) -> Result<RecordOutcome, StoreError> {
+async fn find(
+    store: &RedisStore,
+    player: PlayerId,
+    new: NewFind,
+) -> Result<RecordOutcome, StoreError> {
     let recorded = store.record(&hunt(), vec![(player, new)]).await?;
     Ok(recorded.outcomes.into_iter().next().unwrap())
 }
 
 async fn open(store: &RedisStore, name: &str, issued_at: u64) -> Result<PlayerId, Erased> {
-    let opening = Opening { name: PlayerName::new(name).unwrap(), issued_at: Some(issued_at) };
+    let opening = Opening {
+        name: PlayerName::new(name).unwrap(),
+        issued_at: Some(issued_at),
+    };
     store.open_players(vec![opening]).await.unwrap()[0]
 }
 
@@ -114,5 +136,7 @@ async fn told(
             }
         }
     };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("the feed never told {what}"))
+    tokio::time::timeout(PATIENCE, look)
+        .await
+        .unwrap_or_else(|_| panic!("the feed never told {what}"))
 }

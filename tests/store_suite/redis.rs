@@ -49,17 +49,28 @@ impl<const PARTITIONS: u16> Redis<PARTITIONS> {
             feed_block: Duration::from_millis(50),
             sweep_interval: Duration::from_millis(100),
             forget_interval: Duration::from_millis(100),
-            time: Time::Manual { key: self.now_key(), time: self.time.clone() },
+            time: Time::Manual {
+                key: self.now_key(),
+                time: self.time.clone(),
+            },
             ..Options::default()
         }
     }
 
     async fn start(&mut self) {
-        self.store = Some(RedisStore::connect(&self.server.url(), self.options()).await.unwrap());
+        self.store = Some(
+            RedisStore::connect(&self.server.url(), self.options())
+                .await
+                .unwrap(),
+        );
     }
 
     fn keys(&self, connection: &mut redis::Connection) -> Vec<String> {
-        connection.scan_match(format!("{}*", self.prefix)).unwrap().map(Result::unwrap).collect()
+        connection
+            .scan_match(format!("{}*", self.prefix))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     }
 }
 
@@ -89,13 +100,23 @@ impl<const PARTITIONS: u16> Fixture for Redis<PARTITIONS> {
     fn advance(&self, ms: u64) {
         // The store's reckoning first: the server may never be ahead of it.
         self.time.advance(ms);
-        let () = self.connection.lock().unwrap().incr(self.now_key(), ms).unwrap();
+        let () = self
+            .connection
+            .lock()
+            .unwrap()
+            .incr(self.now_key(), ms)
+            .unwrap();
     }
 
     fn step_clock(&self, ms: u64) -> bool {
         let to = self.store().now() + ms;
         self.time.set_wall(to);
-        let () = self.connection.lock().unwrap().set(self.now_key(), to).unwrap();
+        let () = self
+            .connection
+            .lock()
+            .unwrap()
+            .set(self.now_key(), to)
+            .unwrap();
         true
     }
 
@@ -136,7 +157,10 @@ impl<const PARTITIONS: u16> Fixture for Redis<PARTITIONS> {
                 wallet if wallet.starts_with("w:") => "HLEN",
                 _ => continue,
             };
-            rows += redis::cmd(count).arg(&key).query::<u64>(&mut connection).unwrap();
+            rows += redis::cmd(count)
+                .arg(&key)
+                .query::<u64>(&mut connection)
+                .unwrap();
         }
         rows
     }

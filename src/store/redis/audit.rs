@@ -3,7 +3,7 @@
 
 use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Ledger};
-use super::hunts::PartitionState;
+use super::hunts::{PartitionState, packed};
 use super::jobs::{Job, Reader};
 use super::shared::Core;
 use super::wallets::ledger;
@@ -58,18 +58,26 @@ impl Core {
                 .filter(|hunt| only.is_none_or(|id| hunt.hunt.spec.id == *id))
                 .map(|hunt| (hunt.hunt.number, hunt))
                 .collect();
-            self.verify_partition(partition, &state, &hunts, &mut audits).await?;
+            self.verify_partition(partition, &state, &hunts, &mut audits)
+                .await?;
         }
         for audit in audits.values_mut() {
             if !audit.sums.conserve() {
-                report(audit, "recorded is not credited + expired + pending + revoked".into());
+                report(
+                    audit,
+                    "recorded is not credited + expired + pending + revoked".into(),
+                );
             }
         }
         Ok(audits.into_values().collect())
     }
 
     async fn state_of(&self, partition: Partition) -> Result<PartitionState, StoreError> {
-        let state = self.partition_states().await?.into_iter().nth(usize::from(partition.index()));
+        let state = self
+            .partition_states()
+            .await?
+            .into_iter()
+            .nth(usize::from(partition.index()));
         state.ok_or_else(|| StoreError::Damaged("a partition has no state".into()))
     }
 
@@ -96,10 +104,18 @@ impl Core {
         self.walk_feed(partition, state.last(), |id, entry| {
             let gap = id.seq != position.seq + 1;
             position = id;
-            let FeedEntry::Ledger(line) = entry else { return };
-            let (Some(hunt), Some(audit)) = (hunts.get(&line.hunt), audits.get_mut(&line.hunt)) else { return };
+            let FeedEntry::Ledger(line) = entry else {
+                return;
+            };
+            let (Some(hunt), Some(audit)) = (hunts.get(&line.hunt), audits.get_mut(&line.hunt))
+            else {
+                return;
+            };
             if gap {
-                report(audit, format!("partition {partition}: entries are missing before {id}"));
+                report(
+                    audit,
+                    format!("partition {partition}: entries are missing before {id}"),
+                );
             }
             audit.entries += 1;
             let walked = wallets.entry((line.hunt, line.player)).or_default();
@@ -108,12 +124,20 @@ impl Core {
         .await?;
         if position != state.last() {
             for audit in audits.values_mut() {
-                report(audit, format!("partition {partition}: the feed ends at {position}, not at {}", state.last()));
+                report(
+                    audit,
+                    format!(
+                        "partition {partition}: the feed ends at {position}, not at {}",
+                        state.last()
+                    ),
+                );
             }
         }
         let mut sums: HashMap<u32, (Sums, u64)> = HashMap::new();
         for ((number, player), walked) in &wallets {
-            let Some(audit) = audits.get_mut(number) else { continue };
+            let Some(audit) = audits.get_mut(number) else {
+                continue;
+            };
             audit.wallets += 1;
             if walked.broken {
                 continue;
@@ -134,7 +158,8 @@ impl Core {
                 report(audit, format!("partition {partition}: {discrepancy}"));
             }
             if pending != pending_finds {
-                let what = format!("counts {pending_finds} pending finds, its wallets have {pending}");
+                let what =
+                    format!("counts {pending_finds} pending finds, its wallets have {pending}");
                 report(audit, format!("partition {partition} {what}"));
             }
             audit.sums.add(&sum);
@@ -157,21 +182,27 @@ impl Core {
             for ((number, player), walked) in part {
                 let number = number.to_string();
                 let mut fields = cmd("HMGET");
-                fields.arg(keys.wallet(&number, player.0)).arg(&["b", "s", "v", "c", "f", "d"]);
+                fields.arg(keys.wallet(&number, player.0)).arg("w");
                 for slot in 1..=walked.last.pending_finds {
                     fields.arg(format!("p{slot}"));
                 }
                 asks.push(fields);
                 let mut score = cmd("ZSCORE");
-                score.arg(keys.due()).arg(format!("{number}:{}", base62(player.0)));
+                score
+                    .arg(keys.due())
+                    .arg(format!("{number}:{}", base62(player.0)));
                 asks.push(score);
             }
             let mut replies = self.read_all(asks).await?.into_iter();
             for ((number, player), walked) in part {
-                let (Some(fields), Some(score)) = (replies.next(), replies.next()) else { break };
-                let Some(audit) = audits.get_mut(number) else { continue };
-                let fields: Vec<Option<Vec<u8>>> =
-                    from_redis_value(fields).map_err(|error| StoreError::Damaged(error.to_string()))?;
+                let (Some(fields), Some(score)) = (replies.next(), replies.next()) else {
+                    break;
+                };
+                let Some(audit) = audits.get_mut(number) else {
+                    continue;
+                };
+                let fields: Vec<Option<Vec<u8>>> = from_redis_value(fields)
+                    .map_err(|error| StoreError::Damaged(error.to_string()))?;
                 for what in compare(walked, &fields, &score) {
                     report(audit, format!("player {player}: {what}"));
                 }
@@ -217,7 +248,8 @@ impl Core {
     ) -> Result<bool, StoreError> {
         let name = |(player, _): &(PlayerId, Wallet)| {
             let mut ask = cmd("HGET");
-            ask.arg(self.shared.keys.players_by_number(player.0)).arg(base62(player.0));
+            ask.arg(self.shared.keys.players_by_number(player.0))
+                .arg(base62(player.0));
             ask
         };
         let names = self.read_all(part.iter().map(name).collect()).await?;
@@ -236,17 +268,30 @@ impl Core {
         let mut batch = Vec::new();
         for (((player, wallet), name), page) in part.iter().zip(names).zip(pages) {
             let name = match name {
-                Value::BulkString(name) => String::from_utf8(name).ok().and_then(|name| PlayerName::new(&name).ok()),
+                Value::BulkString(name) => String::from_utf8(name)
+                    .ok()
+                    .and_then(|name| PlayerName::new(&name).ok()),
                 _ => None,
             };
-            batch.push(ExportRow::Wallet { player: *player, name, wallet: *wallet });
+            batch.push(ExportRow::Wallet {
+                player: *player,
+                name,
+                wallet: *wallet,
+            });
             let entries = match page {
-                super::jobs::Answer::Reply(value) => self.whole_history(hunt, *player, wallet, value).await?,
+                super::jobs::Answer::Reply(value) => {
+                    self.whole_history(hunt, *player, wallet, value).await?
+                }
                 super::jobs::Answer::Generation => return Err(StoreError::Busy),
                 super::jobs::Answer::Failed(error) => return Err(super::jobs::read_failed(error)),
             };
-            batch.extend(entries.into_iter().map(|entry| ExportRow::Entry { player: *player, entry }));
-            if batch.len() >= EXPORT_ROWS && rows.send(Ok(std::mem::take(&mut batch))).await.is_err() {
+            batch.extend(entries.into_iter().map(|entry| ExportRow::Entry {
+                player: *player,
+                entry,
+            }));
+            if batch.len() >= EXPORT_ROWS
+                && rows.send(Ok(std::mem::take(&mut batch))).await.is_err()
+            {
                 return Ok(false);
             }
         }
@@ -266,16 +311,24 @@ impl Core {
         let mut lines: Vec<Ledger> = Vec::new();
         while !reader.is_done() {
             let (id, text) = (reader.text()?, reader.text()?);
-            let id = id.parse().map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
+            let id = id
+                .parse()
+                .map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
             lines.push(ledger(id, &text)?);
         }
         let oldest = lines.last().map_or(wallet.seq + 1, |line| line.wallet.seq);
         if oldest > 1 {
-            let rest = self.history_lines(hunt.hunt.number, player, oldest, usize::MAX).await?;
+            let rest = self
+                .history_lines(hunt.hunt.number, player, oldest, usize::MAX)
+                .await?;
             lines.extend(rest);
         }
         let unknown = || StoreError::Damaged("an entry names an unknown treasure".into());
-        lines.iter().rev().map(|line| line.named(hunt).ok_or_else(unknown)).collect()
+        lines
+            .iter()
+            .rev()
+            .map(|line| line.named(hunt).ok_or_else(unknown))
+            .collect()
     }
 }
 
@@ -289,7 +342,13 @@ fn walk(audit: &mut HuntAudit, walked: &mut Walked, hunt: &CachedHunt, line: &Le
     let player = line.player;
     let Some(entry) = line.named(hunt) else {
         walked.broken = true;
-        report(audit, format!("player {player}: entry {} names an unknown treasure", line.wallet.seq));
+        report(
+            audit,
+            format!(
+                "player {player}: entry {} names an unknown treasure",
+                line.wallet.seq
+            ),
+        );
         return;
     };
     if let Err(discrepancy) = walked.audit.entry(&entry) {
@@ -300,31 +359,53 @@ fn walk(audit: &mut HuntAudit, walked: &mut Walked, hunt: &CachedHunt, line: &Le
 
 /// What does not agree between a wallet's ledger and its keys.
 fn compare(walked: &Walked, fields: &[Option<Vec<u8>>], score: &Value) -> Vec<String> {
-    let number = |index: usize| -> u64 {
-        let text = fields.get(index).and_then(Option::as_ref).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.and_then(|text| text.parse().ok()).unwrap_or_default()
-    };
-    let wallet = Wallet {
-        balance: number(0),
-        seq: number(1),
-        shown_seq: number(2),
-        pending_coins: number(3),
-        pending_finds: number(4),
-        due_at: number(5),
+    let numbers = fields
+        .first()
+        .and_then(Option::as_ref)
+        .and_then(|bytes| packed(bytes));
+    let wallet = match numbers.as_deref() {
+        Some(
+            [
+                balance,
+                seq,
+                shown_seq,
+                pending_coins,
+                pending_finds,
+                due_at,
+            ],
+        ) => Wallet {
+            balance: *balance,
+            seq: *seq,
+            shown_seq: *shown_seq,
+            pending_coins: *pending_coins,
+            pending_finds: *pending_finds,
+            due_at: *due_at,
+        },
+        _ => Wallet::default(),
     };
     if wallet.seq > walked.last.seq {
         return Vec::new();
     }
     let mut wrong = Vec::new();
     if wallet != walked.last {
-        wrong.push(format!("the wallet is {wallet:?}, its last entry says {:?}", walked.last));
+        wrong.push(format!(
+            "the wallet is {wallet:?}, its last entry says {:?}",
+            walked.last
+        ));
     }
-    let slots: HashSet<u64> = fields[6.min(fields.len())..].iter().flatten().filter_map(|slot| packed(slot)).collect();
+    let slots: HashSet<u64> = fields
+        .iter()
+        .skip(1)
+        .flatten()
+        .filter_map(|slot| first_packed(slot))
+        .collect();
     if !walked.broken && slots != walked.audit.pending().collect() {
         wrong.push("the pending finds are not those that the history leaves".into());
     }
     let due = match score {
-        Value::BulkString(score) => std::str::from_utf8(score).ok().and_then(|score| score.parse::<f64>().ok()),
+        Value::BulkString(score) => std::str::from_utf8(score)
+            .ok()
+            .and_then(|score| score.parse::<f64>().ok()),
         Value::Double(score) => Some(*score),
         _ => None,
     };
@@ -336,28 +417,11 @@ fn compare(walked: &Walked, fields: &[Option<Vec<u8>>], score: &Value) -> Vec<St
     wrong
 }
 
-/// The first number of what the scripts pack: the sequence number of a pending find (MessagePack).
-fn packed(bytes: &[u8]) -> Option<u64> {
-    let number = |from: &[u8]| from.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    match *bytes.first()? {
-        small @ 0..=0x7f => Some(u64::from(small)),
-        0xcc => Some(number(bytes.get(1..2)?)),
-        0xcd => Some(number(bytes.get(1..3)?)),
-        0xce => Some(number(bytes.get(1..5)?)),
-        0xcf => Some(number(bytes.get(1..9)?)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packed_numbers_are_read() {
-        assert_eq!(packed(&[5]), Some(5));
-        assert_eq!(packed(&[0xcd, 1, 2, 9]), Some(258));
-        assert_eq!(packed(&[0xa0]), None);
-        assert_eq!(packed(&[0xcd, 1]), None);
-    }
+/// The first number of what the scripts pack: the sequence number of a pending find.
+fn first_packed(bytes: &[u8]) -> Option<u64> {
+    let size = match *bytes.first()? {
+        kind @ 0xcc..=0xcf => 1 + (1 << (kind - 0xcc)),
+        _ => 1,
+    };
+    packed(bytes.get(..size)?)?.first().copied()
 }

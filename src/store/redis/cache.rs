@@ -14,8 +14,15 @@ pub(super) struct CachedHunt {
 
 impl CachedHunt {
     pub(super) fn new(hunt: Hunt) -> Self {
-        let by_number = hunt.treasure_numbers.iter().map(|(id, number)| (*number, id.clone())).collect();
-        Self { hunt: Arc::new(hunt), by_number }
+        let by_number = hunt
+            .treasure_numbers
+            .iter()
+            .map(|(id, number)| (*number, id.clone()))
+            .collect();
+        Self {
+            hunt: Arc::new(hunt),
+            by_number,
+        }
     }
 
     /// The id of the treasure with this number, also of one that the document no longer has.
@@ -65,7 +72,9 @@ impl HuntCache {
             return cached.clone();
         }
         let cached = Arc::new(CachedHunt::new(hunt));
-        inner.by_id.insert(cached.hunt.spec.id.clone(), cached.clone());
+        inner
+            .by_id
+            .insert(cached.hunt.spec.id.clone(), cached.clone());
         inner.by_number.insert(cached.hunt.number, cached.clone());
         cached
     }

@@ -104,9 +104,16 @@ fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
     match kind {
         "h" => {
             let hunt = word(rest)?.parse().ok()?;
-            return Some(FeedEntry::Hunt { hunt, generation: number(rest)? });
+            return Some(FeedEntry::Hunt {
+                hunt,
+                generation: number(rest)?,
+            });
         }
-        "x" => return Some(FeedEntry::Erased { player: player(word(rest)?)? }),
+        "x" => {
+            return Some(FeedEntry::Erased {
+                player: player(word(rest)?)?,
+            });
+        }
         _ => {}
     }
     let hunt = word(rest)?.parse().ok()?;
@@ -140,10 +147,21 @@ fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
         None => {
             let coins = word(rest)?.parse().ok()?;
             let AdjustmentNote { reason, key, by } = serde_json::from_str(rest).ok()?;
-            What::Adjust(Adjustment { coins, reason, key, by })
+            What::Adjust(Adjustment {
+                coins,
+                reason,
+                key,
+                by,
+            })
         }
     };
-    Some(FeedEntry::Ledger(Ledger { hunt, player, wallet, what, at: id.ms }))
+    Some(FeedEntry::Ledger(Ledger {
+        hunt,
+        player,
+        wallet,
+        what,
+        at: id.ms,
+    }))
 }
 
 fn parse_find(at: Millis, rest: &mut &str) -> Option<RawFind> {
@@ -159,7 +177,14 @@ fn parse_find(at: Millis, rest: &mut &str) -> Option<RawFind> {
         ("0", _) => None,
         (_, id) => Some(FindId::new(id).ok()?),
     };
-    Some(RawFind { seq, treasure, coins, found_at, expires_at, id })
+    Some(RawFind {
+        seq,
+        treasure,
+        coins,
+        found_at,
+        expires_at,
+        id,
+    })
 }
 
 impl RawFind {
@@ -202,7 +227,11 @@ impl Ledger {
             }
             What::Adjust(adjustment) => Change::Adjust(adjustment.clone()),
         };
-        Some(Entry { seq: self.wallet.seq, at: self.at, change })
+        Some(Entry {
+            seq: self.wallet.seq,
+            at: self.at,
+            change,
+        })
     }
 }
 
@@ -214,13 +243,31 @@ mod tests {
 
     #[test]
     fn a_find_is_read_with_the_wallet_after_it() {
-        let entry = parse(ID, "f 3 A 4 100 2 5 1 300000 12 3 - 4 7 5 10 300010 1 uuid-1").unwrap();
-        let FeedEntry::Ledger(ledger) = entry else { panic!("{entry:?}") };
+        let entry = parse(
+            ID,
+            "f 3 A 4 100 2 5 1 300000 12 3 - 4 7 5 10 300010 1 uuid-1",
+        )
+        .unwrap();
+        let FeedEntry::Ledger(ledger) = entry else {
+            panic!("{entry:?}")
+        };
         assert_eq!((ledger.hunt, ledger.player), (3, PlayerId(10)));
-        assert_eq!((ledger.wallet.seq, ledger.wallet.balance, ledger.wallet.shown_seq), (4, 100, 2));
+        assert_eq!(
+            (
+                ledger.wallet.seq,
+                ledger.wallet.balance,
+                ledger.wallet.shown_seq
+            ),
+            (4, 100, 2)
+        );
         assert_eq!(ledger.wallet.due_at, ID.ms + 300_000);
-        let What::Find(Kind::Found, find) = ledger.what else { panic!() };
-        assert_eq!((find.treasure, find.coins, find.found_at), (Some(7), 5, ID.ms - 10));
+        let What::Find(Kind::Found, find) = ledger.what else {
+            panic!()
+        };
+        assert_eq!(
+            (find.treasure, find.coins, find.found_at),
+            (Some(7), 5, ID.ms - 10)
+        );
         assert_eq!(find.expires_at, ID.ms + 300_000);
         assert_eq!(find.id.unwrap().as_str(), "uuid-1");
     }
@@ -229,9 +276,18 @@ mod tests {
     fn what_a_later_version_writes_is_known_to_be_unknown() {
         assert_eq!(
             parse(ID, "z 3 A something else"),
-            Ok(FeedEntry::Unknown { hunt: 3, player: PlayerId(10) })
+            Ok(FeedEntry::Unknown {
+                hunt: 3,
+                player: PlayerId(10)
+            })
         );
-        for text in ["", "z", "z x A", "f 3 A 4 100", "f 3 A 4 100 2 5 1 9 - - - 4 7 5 10 300010 1 a/b"] {
+        for text in [
+            "",
+            "z",
+            "z x A",
+            "f 3 A 4 100",
+            "f 3 A 4 100 2 5 1 9 - - - 4 7 5 10 300010 1 a/b",
+        ] {
             assert_eq!(parse(ID, text), Err(NotUnderstood), "{text}");
         }
     }
@@ -239,9 +295,16 @@ mod tests {
     #[test]
     fn an_adjustment_keeps_its_words() {
         let text = r#"g 3 A 5 70 2 0 0 - 1 1 - -30 {"reason":"a  \"typo\"","key":"k","by":"ops"}"#;
-        let FeedEntry::Ledger(ledger) = parse(ID, text).unwrap() else { panic!() };
+        let FeedEntry::Ledger(ledger) = parse(ID, text).unwrap() else {
+            panic!()
+        };
         assert_eq!(ledger.wallet.due_at, 0);
-        let What::Adjust(adjustment) = ledger.what else { panic!() };
-        assert_eq!((adjustment.coins, adjustment.reason.as_str()), (-30, "a  \"typo\""));
+        let What::Adjust(adjustment) = ledger.what else {
+            panic!()
+        };
+        assert_eq!(
+            (adjustment.coins, adjustment.reason.as_str()),
+            (-30, "a  \"typo\"")
+        );
     }
 }

@@ -64,21 +64,32 @@ impl Core {
         let began = Instant::now();
         loop {
             let hunt = self.hunt(id).await?;
-            let stale = self.record_open(&hunt, finds, &mut outcomes, &mut wallets).await?;
+            let stale = self
+                .record_open(&hunt, finds, &mut outcomes, &mut wallets)
+                .await?;
             if !stale {
                 break;
             }
-            self.catch_up(&hunt, began).await.map_err(|error| after(error, &outcomes))?;
+            self.catch_up(&hunt, began)
+                .await
+                .map_err(|error| after(error, &outcomes))?;
         }
         let lost = || Err(RecordRefusal::Rule(Refusal::NoSuchTreasure));
         Ok(Recorded {
-            outcomes: outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect(),
+            outcomes: outcomes
+                .into_iter()
+                .map(|outcome| outcome.unwrap_or_else(lost))
+                .collect(),
             wallets: wallets.into_iter().collect(),
         })
     }
 
     /// Reads a hunt again whose generation was not the partition's; waits while it is being changed.
-    pub(super) async fn catch_up(&self, hunt: &CachedHunt, began: Instant) -> Result<(), StoreError> {
+    pub(super) async fn catch_up(
+        &self,
+        hunt: &CachedHunt,
+        began: Instant,
+    ) -> Result<(), StoreError> {
         let id = &hunt.hunt.spec.id;
         if began.elapsed() > Duration::from_millis(2 * LOCK_MS) {
             return Err(StoreError::Busy);
@@ -105,7 +116,11 @@ impl Core {
         let mut refused = Vec::new();
         let mut calls: Vec<(PlayerId, Vec<Asked<'_>>)> = Vec::new();
         let mut call_of: HashMap<PlayerId, usize> = HashMap::new();
-        for (index, (player, new)) in finds.iter().enumerate().filter(|(index, _)| outcomes[*index].is_none()) {
+        for (index, (player, new)) in finds
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| outcomes[*index].is_none())
+        {
             let identity = match rules::identify(&hunt.hunt, new, now) {
                 Ok(identity) => identity,
                 Err(refusal) => {
@@ -125,7 +140,12 @@ impl Core {
                 What::Treasure(id) => hunt.hunt.treasure(id).map(|(_, number)| number),
                 What::Coins(_) => None,
             };
-            calls[call].1.push(Asked { index, new, identity, treasure });
+            calls[call].1.push(Asked {
+                index,
+                new,
+                identity,
+                treasure,
+            });
         }
         if !refused.is_empty() {
             // What this instance's copy of the hunt refuses may be right by a later one: a call without finds asks.
@@ -145,7 +165,7 @@ impl Core {
                     let at = reader.number()?;
                     let wallet = reader.wallet()?;
                     for ask in asked {
-                        let outcome = match self.outcome(hunt, at, ask, &mut reader.list()?)? {
+                        let outcome = match self.outcome(hunt, at, ask, &mut reader)? {
                             Outcome::Is(outcome) => outcome,
                             Outcome::Again => {
                                 stale = true;
@@ -160,7 +180,9 @@ impl Core {
                             wallets.insert(*player, wallet);
                             if let Some(treasure) = ask.treasure {
                                 let partition = self.shared.partition_of(*player).index();
-                                self.shared.hunts.noted(hunt.hunt.number, partition, treasure);
+                                self.shared
+                                    .hunts
+                                    .noted(hunt.hunt.number, partition, treasure);
                             }
                         }
                         outcomes[ask.index] = Some(outcome);
@@ -183,7 +205,11 @@ impl Core {
         if let Some((index, player, coins)) = short.first() {
             stale |= short.len() > 1;
             let partition = self.shared.partition_of(*player);
-            if self.borrow(hunt, partition, *coins).await.map_err(|error| after(error, outcomes))? {
+            if self
+                .borrow(hunt, partition, *coins)
+                .await
+                .map_err(|error| after(error, outcomes))?
+            {
                 stale = true;
             } else {
                 outcomes[*index] = Some(Err(Refusal::CoinsOutOfRange.into()));
@@ -201,14 +227,22 @@ impl Core {
     ) -> Result<bool, StoreError> {
         let number = hunt.number_text();
         let job = |of: Partition, give: u64, take: u64| {
-            Job::new(&self.shared.scripts.lend, vec![self.shared.keys.partition(of).state()])
-                .arg(&number)
-                .number(self.shared.share(of))
-                .number(give)
-                .number(take)
+            Job::new(
+                &self.shared.scripts.lend,
+                vec![self.shared.keys.partition(of).state()],
+            )
+            .arg(&number)
+            .number(self.shared.share(of))
+            .number(give)
+            .number(take)
         };
         let mut lent = 0;
-        for other in self.shared.partitions().into_iter().filter(|other| *other != partition) {
+        for other in self
+            .shared
+            .partitions()
+            .into_iter()
+            .filter(|other| *other != partition)
+        {
             if lent < coins {
                 let given = integer(&self.ask(job(other, coins - lent, 0)).await?)?;
                 lent += u64::try_from(given).unwrap_or_default();
@@ -220,7 +254,12 @@ impl Core {
         Ok(lent >= coins)
     }
 
-    fn record_job(&self, hunt: &CachedHunt, player: PlayerId, asked: &[Asked<'_>]) -> Result<Job<'_>, StoreError> {
+    fn record_job(
+        &self,
+        hunt: &CachedHunt,
+        player: PlayerId,
+        asked: &[Asked<'_>],
+    ) -> Result<Job<'_>, StoreError> {
         let shared = &self.shared;
         let number = hunt.number_text();
         let partition = shared.partition_of(player);
@@ -257,9 +296,11 @@ impl Core {
                 // `identify` has found it in the same copy of the hunt.
                 (_, None) => return Err(StoreError::NoSuchHunt),
             };
-            let note = ask
-                .treasure
-                .is_some_and(|number| shared.hunts.must_note(hunt.hunt.number, partition.index(), number));
+            let note = ask.treasure.is_some_and(|number| {
+                shared
+                    .hunts
+                    .must_note(hunt.hunt.number, partition.index(), number)
+            });
             match &ask.identity {
                 Identity::Once(number) => {
                     job.push(format!("o{number}"));
@@ -300,13 +341,21 @@ impl Core {
             "f" => {
                 let (seq, found_at, expiry) = (reply.number()?, reply.number()?, reply.text()?);
                 let find = made(hunt, ask, seq, found_at)?;
-                let entry = Entry { seq, at, change: Change::Find(find.clone()) };
+                let entry = Entry {
+                    seq,
+                    at,
+                    change: Change::Find(find.clone()),
+                };
                 let reason = match expiry.as_str() {
                     "" => return Ok(Outcome::Is(Ok(Decision::Recorded(entry, None)))),
                     "o" => ExpiryReason::StoreOutage,
                     _ => ExpiryReason::Window,
                 };
-                let expired = Entry { seq: seq + 1, at, change: Change::Expire(find, reason) };
+                let expired = Entry {
+                    seq: seq + 1,
+                    at,
+                    change: Change::Expire(find, reason),
+                };
                 Ok(Outcome::Is(Ok(Decision::Recorded(entry, Some(expired)))))
             }
             "d" => {
@@ -329,7 +378,11 @@ impl Core {
                     "draft" => Refusal::HuntNotOpen(HuntState::Draft),
                     "many" => Refusal::TooManyPending,
                     "range" => Refusal::CoinsOutOfRange,
-                    _ => return Err(StoreError::Damaged("the entry of a remembered find is missing".into())),
+                    _ => {
+                        return Err(StoreError::Damaged(
+                            "the entry of a remembered find is missing".into(),
+                        ));
+                    }
                 };
                 Ok(Outcome::Is(Err(refusal.into())))
             }
@@ -339,14 +392,22 @@ impl Core {
 
 /// An error after some of the work was done says that the rest is unknown.
 fn after(error: StoreError, outcomes: &[Option<RecordOutcome>]) -> StoreError {
-    if outcomes.iter().any(|outcome| matches!(outcome, Some(Ok(Decision::Recorded(..))))) {
+    if outcomes
+        .iter()
+        .any(|outcome| matches!(outcome, Some(Ok(Decision::Recorded(..)))))
+    {
         StoreError::Unknown(format!("some of the finds are recorded, then: {error}"))
     } else {
         error
     }
 }
 
-fn made(hunt: &CachedHunt, ask: &Asked<'_>, seq: u64, found_at: Millis) -> Result<Find, StoreError> {
+fn made(
+    hunt: &CachedHunt,
+    ask: &Asked<'_>,
+    seq: u64,
+    found_at: Millis,
+) -> Result<Find, StoreError> {
     let (treasure, coins) = match &ask.new.what {
         What::Coins(coins) => (None, *coins),
         What::Treasure(id) => {
@@ -377,9 +438,10 @@ fn first_answer(hunt: &CachedHunt, id: &str, text: &str) -> Result<Find, StoreEr
     let damaged = || StoreError::Damaged(format!("entry {id} of the feed records no find"));
     let id = id.parse().map_err(|_| damaged())?;
     match parse(id, text) {
-        Ok(FeedEntry::Ledger(Ledger { what: Recorded_::Find(Kind::Found, find), .. })) => {
-            find.named(hunt).ok_or_else(damaged)
-        }
+        Ok(FeedEntry::Ledger(Ledger {
+            what: Recorded_::Find(Kind::Found, find),
+            ..
+        })) => find.named(hunt).ok_or_else(damaged),
         _ => Err(damaged()),
     }
 }

@@ -3,9 +3,9 @@
 
 use super::options::ConnectError;
 use super::shared::{CUT_OFF_MS, Core, Known, Shared, random_hex};
-use crate::store::StoreError;
 use crate::game::Millis;
 use crate::game::wallet::OUTAGES_MAX;
+use crate::store::StoreError;
 use crate::store::clock::{Steered, TimeSource};
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -58,10 +58,14 @@ impl Prepare for Gate {
             if let Some(policy) = &server.maxmemory_policy
                 && policy != "noeviction"
             {
-                self.shared.set_disowned(Some(ConnectError::Evicts(policy.clone()).to_string()));
+                self.shared
+                    .set_disowned(Some(ConnectError::Evicts(policy.clone()).to_string()));
                 return Err(Box::new(ConnectError::Evicts(policy.clone())));
             }
-            let looked = self.shared.look(&line, &server.history.replid, &server.version.to_string()).await;
+            let looked = self
+                .shared
+                .look(&line, &server.history.replid, &server.version.to_string())
+                .await;
             match looked {
                 Ok(()) => self.shared.set_disowned(None),
                 Err(error) => {
@@ -77,13 +81,21 @@ impl Prepare for Gate {
 }
 
 /// The identity's fields; empty where there is no store.
-pub(super) async fn identity_fields(shared: &Shared, line: &Line<'_>) -> Result<HashMap<String, String>, Failure> {
-    let reply = line.query(cmd("HGETALL").arg(shared.keys.identity())).await?;
+pub(super) async fn identity_fields(
+    shared: &Shared,
+    line: &Line<'_>,
+) -> Result<HashMap<String, String>, Failure> {
+    let reply = line
+        .query(cmd("HGETALL").arg(shared.keys.identity()))
+        .await?;
     Ok(from_redis_value(reply)?)
 }
 
 fn number<T: std::str::FromStr + Default>(fields: &HashMap<String, String>, name: &str) -> T {
-    fields.get(name).and_then(|text| text.parse().ok()).unwrap_or_default()
+    fields
+        .get(name)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
 }
 
 impl Shared {
@@ -91,12 +103,19 @@ impl Shared {
         let fields = identity_fields(self, line).await?;
         match (self.known(), fields.get("identity")) {
             (Some(known), Some(identity)) if known.identity == *identity => Ok(()),
-            _ => Err(Box::new(ConnectError::Identity("the server does not hold the store that is known".into()))),
+            _ => Err(Box::new(ConnectError::Identity(
+                "the server does not hold the store that is known".into(),
+            ))),
         }
     }
 
     /// Looks at the store behind a new link. What it does may be done again.
-    pub(super) async fn look(&self, line: &Line<'_>, replid: &str, version: &str) -> Result<(), Failure> {
+    pub(super) async fn look(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        version: &str,
+    ) -> Result<(), Failure> {
         let stepped_from = self.measure_on(line).await?;
         let mut fields = identity_fields(self, line).await?;
         if fields.is_empty() {
@@ -106,7 +125,9 @@ impl Shared {
                 )));
             }
             if !self.options.create {
-                return Err(Box::new(ConnectError::Identity("the server holds no store".into())));
+                return Err(Box::new(ConnectError::Identity(
+                    "the server holds no store".into(),
+                )));
             }
             self.make(line, replid).await?;
             fields = identity_fields(self, line).await?;
@@ -136,14 +157,24 @@ impl Shared {
         Ok(())
     }
 
-    fn read_known(&self, fields: &HashMap<String, String>, version: &str) -> Result<Known, Failure> {
+    fn read_known(
+        &self,
+        fields: &HashMap<String, String>,
+        version: &str,
+    ) -> Result<Known, Failure> {
         let schema: u32 = number(fields, "schema");
         if schema > SCHEMA_VERSION {
-            return Err(Box::new(ConnectError::Schema { found: schema, known: SCHEMA_VERSION }));
+            return Err(Box::new(ConnectError::Schema {
+                found: schema,
+                known: SCHEMA_VERSION,
+            }));
         }
         let partitions: u16 = number(fields, "partitions");
         if partitions != self.options.partitions {
-            return Err(Box::new(ConnectError::Partitions { found: partitions, wanted: self.options.partitions }));
+            return Err(Box::new(ConnectError::Partitions {
+                found: partitions,
+                wanted: self.options.partitions,
+            }));
         }
         match (fields.get("identity"), fields.get("secret")) {
             (Some(identity), Some(secret)) => Ok(Known {
@@ -153,22 +184,34 @@ impl Shared {
                 schema,
                 version: version.to_owned(),
             }),
-            _ => Err(Box::new(ConnectError::Identity("the server holds something that is no store".into()))),
+            _ => Err(Box::new(ConnectError::Identity(
+                "the server holds something that is no store".into(),
+            ))),
         }
     }
 
     /// Makes a store on an empty server.
     async fn make(&self, line: &Line<'_>, replid: &str) -> Result<(), Failure> {
         let (identity, secret) = (random_hex::<16>()?, random_hex::<32>()?);
-        let (schema, partitions) = (SCHEMA_VERSION.to_string(), self.options.partitions.to_string());
+        let (schema, partitions) = (
+            SCHEMA_VERSION.to_string(),
+            self.options.partitions.to_string(),
+        );
         let args = [identity.as_str(), &schema, &partitions, &secret, replid];
-        line.eval(&self.scripts.init, &self.keys.identity(), &args).await?;
+        line.eval(&self.scripts.init, &self.keys.identity(), &args)
+            .await?;
         Ok(())
     }
 
     async fn raise(&self, line: &Line<'_>, replid: &str, accept: bool) -> Result<u64, Failure> {
         let accept = if accept { "1" } else { "0" };
-        let reply = line.eval(&self.scripts.raise_epoch, &self.keys.identity(), &[replid, accept]).await?;
+        let reply = line
+            .eval(
+                &self.scripts.raise_epoch,
+                &self.keys.identity(),
+                &[replid, accept],
+            )
+            .await?;
         Ok(from_redis_value(reply)?)
     }
 
@@ -177,7 +220,9 @@ impl Shared {
         let epoch = self.epoch().to_string();
         for partition in self.partitions() {
             let key = self.keys.partition(partition).state();
-            let reply = line.eval(&self.scripts.partition_epoch, &key, &[&epoch]).await?;
+            let reply = line
+                .eval(&self.scripts.partition_epoch, &key, &[&epoch])
+                .await?;
             let (is, ms, n): (u64, u64, u64) = from_redis_value(reply)?;
             self.set_epoch(is);
             self.set_position(partition, EntryId::new(ms, n));
@@ -194,7 +239,11 @@ impl Shared {
     ) -> Result<(), Failure> {
         let now = self.clock.now();
         let unheard_ms = self.unheard_ms();
-        let last_entry = self.partitions().into_iter().map(|partition| self.position(partition).ms).max();
+        let last_entry = self
+            .partitions()
+            .into_iter()
+            .map(|partition| self.position(partition).ms)
+            .max();
         let alive = number::<u64>(fields, "alive_ms").max(last_entry.unwrap_or(0));
         let mut from = stepped_from.unwrap_or(now);
         if self.has_heard() && unheard_ms > CUT_OFF_MS {
@@ -207,22 +256,32 @@ impl Shared {
         if from == now {
             return Ok(());
         }
-        tracing::warn!(from, to = now, "the store was out of reach; what ran out meanwhile expires by an outage");
+        tracing::warn!(
+            from,
+            to = now,
+            "the store was out of reach; what ran out meanwhile expires by an outage"
+        );
         for partition in self.partitions() {
             let key = self.keys.partition(partition).outages();
             let (from, to, most) = (from.to_string(), now.to_string(), OUTAGES_MAX.to_string());
-            line.eval(&self.scripts.outage, &key, &[&from, &to, &most]).await?;
+            line.eval(&self.scripts.outage, &key, &[&from, &to, &most])
+                .await?;
         }
         Ok(())
     }
 
     /// Follows the server's clock. Gives from when it stepped forward, if it did since this instance last heard from it.
     async fn measure_on(&self, line: &Line<'_>) -> Result<Option<Millis>, Failure> {
-        let Some(server_time) = &self.server_time else { return Ok(None) };
+        let Some(server_time) = &self.server_time else {
+            return Ok(None);
+        };
         let before = server_time.monotonic_ms();
         let (seconds, micros): (u64, u64) = from_redis_value(line.query(&cmd("TIME")).await?)?;
         let after = server_time.monotonic_ms();
-        server_time.measured(seconds * 1_000 + micros / 1_000, before + (after - before) / 2);
+        server_time.measured(
+            seconds * 1_000 + micros / 1_000,
+            before + (after - before) / 2,
+        );
         Ok(match self.clock.steer() {
             Steered::Forward(from, _) if self.has_heard() => Some(from),
             _ => None,
@@ -231,7 +290,12 @@ impl Shared {
 
     /// Takes the store on the server, whatever it is, as the one to be used; makes one on an empty server. A new epoch
     /// begins.
-    pub(super) async fn accept_on(&self, line: &Line<'_>, replid: &str, version: &str) -> Result<(), Failure> {
+    pub(super) async fn accept_on(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        version: &str,
+    ) -> Result<(), Failure> {
         self.measure_on(line).await?;
         if identity_fields(self, line).await?.is_empty() {
             self.make(line, replid).await?;
@@ -260,7 +324,14 @@ impl Core {
             return Err(StoreError::Unavailable("no connection to the store".into()));
         };
         let line = Line::Open(&self.commands);
-        let looked = self.shared.look(&line, &up.server.history.replid, &up.server.version.to_string()).await;
+        let looked = self
+            .shared
+            .look(
+                &line,
+                &up.server.history.replid,
+                &up.server.version.to_string(),
+            )
+            .await;
         match looked {
             Ok(()) => {
                 self.shared.set_disowned(None);

@@ -41,7 +41,10 @@ struct Every {
 
 impl Every {
     fn new(interval: Duration) -> Self {
-        Self { interval, last: None }
+        Self {
+            interval,
+            last: None,
+        }
     }
 
     fn is_due(&mut self) -> bool {
@@ -55,7 +58,11 @@ impl Every {
 
 impl House {
     pub(super) fn new(core: Core) -> Result<Self, StoreError> {
-        Ok(Self { core, token: random_hex::<8>()?, alarmed: false })
+        Ok(Self {
+            core,
+            token: random_hex::<8>()?,
+            alarmed: false,
+        })
     }
 
     /// Runs until it is aborted.
@@ -66,7 +73,10 @@ impl House {
         let mut sweep = Every::new(options.sweep_interval);
         let mut forget = Every::new(options.forget_interval);
         let mut measure = Every::new(options.measure_interval);
-        let pause = TICK.min(options.sweep_interval).min(options.forget_interval).min(options.measure_interval);
+        let pause = TICK
+            .min(options.sweep_interval)
+            .min(options.forget_interval)
+            .min(options.measure_interval);
         loop {
             if tick.is_due()
                 && let Err(error) = self.tick().await
@@ -110,7 +120,8 @@ impl House {
         core.check_identity().await?;
         if silent_ms > 2 * CUT_OFF_MS {
             let now = core.shared.clock.now();
-            core.record_outage(now.saturating_sub(silent_ms), now).await?;
+            core.record_outage(now.saturating_sub(silent_ms), now)
+                .await?;
         }
         Ok(())
     }
@@ -118,8 +129,18 @@ impl House {
     async fn has_lease(&self, interval: Duration) -> Result<bool, StoreError> {
         let shared = &self.core.shared;
         let ms = u64::try_from((interval + LEASE_SLACK).as_millis()).unwrap_or(u64::MAX);
-        let call = shared.scripts.lease.call(&[shared.keys.lease("sweeper")]).arg(&self.token).arg(ms);
-        let reply = self.core.commands.run(&call).await.map_err(|error| shared.failed(&error))?;
+        let call = shared
+            .scripts
+            .lease
+            .call(&[shared.keys.lease("sweeper")])
+            .arg(&self.token)
+            .arg(ms);
+        let reply = self
+            .core
+            .commands
+            .run(&call)
+            .await
+            .map_err(|error| shared.failed(&error))?;
         Ok(reply == Value::Int(1))
     }
 
@@ -128,26 +149,46 @@ impl House {
         let shared = &self.core.shared;
         let ask = |partition| {
             let mut ask = cmd("MEMORY");
-            ask.arg("USAGE").arg(shared.keys.partition(partition).feed());
+            ask.arg("USAGE")
+                .arg(shared.keys.partition(partition).feed());
             ask
         };
         let asks: Vec<Cmd> = shared.partitions().into_iter().map(ask).collect();
         let sizes = self.core.read_all(asks).await?;
-        let bytes = sizes.iter().map(|size| if let Value::Int(bytes) = size { *bytes } else { 0 }).sum::<i64>();
+        let bytes = sizes
+            .iter()
+            .map(|size| {
+                if let Value::Int(bytes) = size {
+                    *bytes
+                } else {
+                    0
+                }
+            })
+            .sum::<i64>();
         let bytes = u64::try_from(bytes).unwrap_or_default();
         shared.feed_bytes.store(bytes, Ordering::Relaxed);
-        let Some(most) = shared.options.feed_bytes_max else { return Ok(()) };
+        let Some(most) = shared.options.feed_bytes_max else {
+            return Ok(());
+        };
         let full = bytes >= most;
         if full != shared.feed_full.swap(full, Ordering::Relaxed) {
             if full {
-                tracing::error!(bytes, most, "the feeds hold as many bytes as they may; new finds are refused");
+                tracing::error!(
+                    bytes,
+                    most,
+                    "the feeds hold as many bytes as they may; new finds are refused"
+                );
             } else {
                 tracing::info!(bytes, most, "the feeds have room again");
             }
         }
         let alarm = bytes >= most / 100 * FEED_ALARM_PERCENT;
         if alarm && !self.alarmed {
-            tracing::warn!(bytes, most, "the feeds hold {FEED_ALARM_PERCENT} % of the bytes that they may");
+            tracing::warn!(
+                bytes,
+                most,
+                "the feeds hold {FEED_ALARM_PERCENT} % of the bytes that they may"
+            );
         }
         self.alarmed = alarm;
         Ok(())
@@ -165,9 +206,12 @@ impl Core {
     pub(super) async fn sweep(&self) -> Result<(), StoreError> {
         loop {
             let due = self.due_before(self.shared.clock.now()).await?;
-            let members: Vec<(&str, PlayerId)> = due.iter().filter_map(|member| due_member(member)).collect();
-            let jobs: Vec<Job<'_>> =
-                members.iter().map(|(hunt, player)| self.settle_job(hunt, *player, "expire")).collect();
+            let members: Vec<(&str, PlayerId)> =
+                due.iter().filter_map(|member| due_member(member)).collect();
+            let jobs: Vec<Job<'_>> = members
+                .iter()
+                .map(|(hunt, player)| self.settle_job(hunt, *player, "expire"))
+                .collect();
             let mut settled = 0;
             for answer in self.run_all(&jobs).await {
                 match answer {
@@ -188,10 +232,16 @@ impl Core {
         let ask = |partition| {
             let mut ask = cmd("ZRANGEBYSCORE");
             ask.arg(self.shared.keys.partition(partition).due());
-            ask.arg("-inf").arg(format!("({now}")).arg("LIMIT").arg(0).arg(SWEEP_WALLETS);
+            ask.arg("-inf")
+                .arg(format!("({now}"))
+                .arg("LIMIT")
+                .arg(0)
+                .arg(SWEEP_WALLETS);
             ask
         };
-        let replies = self.read_all(self.shared.partitions().into_iter().map(ask).collect()).await?;
+        let replies = self
+            .read_all(self.shared.partitions().into_iter().map(ask).collect())
+            .await?;
         let mut due = Vec::new();
         for reply in replies {
             let members: Vec<String> =
@@ -204,23 +254,39 @@ impl Core {
     /// Forgets clients' find ids past their time, by walking the feeds from where the last walk ended.
     pub(super) async fn forget(&self) -> Result<(), StoreError> {
         let shared = &self.shared;
-        for (partition, state) in shared.partitions().into_iter().zip(self.partition_states().await?) {
+        for (partition, state) in shared
+            .partitions()
+            .into_iter()
+            .zip(self.partition_states().await?)
+        {
             let keys = shared.keys.partition(partition);
             let mut position = state.forgotten();
             loop {
                 let ttl_ms = shared.options.limits.find_id_ttl_ms;
-                let Some(to) = shared.clock.now().checked_sub(ttl_ms + 1) else { break };
-                let Some(from) = position.successor() else { break };
+                let Some(to) = shared.clock.now().checked_sub(ttl_ms + 1) else {
+                    break;
+                };
+                let Some(from) = position.successor() else {
+                    break;
+                };
                 let to = EntryId::new(to, u64::MAX);
-                let read = feed::read_range(&self.commands, &keys.feed(), from, to, FORGET_ENTRIES).await;
+                let read =
+                    feed::read_range(&self.commands, &keys.feed(), from, to, FORGET_ENTRIES).await;
                 let entries = read.map_err(|error| shared.failed(&error))?;
                 let Some(last) = entries.last() else { break };
                 position = last.id;
                 let mut jobs = Vec::new();
                 for entry in &entries {
-                    let text = entry.field("e").and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
-                    let Ok(FeedEntry::Ledger(Ledger { hunt, player, what: What::Find(Kind::Found, find), .. })) =
-                        parse(entry.id, text)
+                    let text = entry
+                        .field("e")
+                        .and_then(|text| std::str::from_utf8(text).ok())
+                        .unwrap_or_default();
+                    let Ok(FeedEntry::Ledger(Ledger {
+                        hunt,
+                        player,
+                        what: What::Find(Kind::Found, find),
+                        ..
+                    })) = parse(entry.id, text)
                     else {
                         continue;
                     };

@@ -46,11 +46,16 @@ enum Judged<T> {
     Write(Box<Hunt>, T),
 }
 
-async fn blocking<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, StoreError> {
+async fn blocking<T: Send + 'static>(
+    size: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
     if size <= DOCUMENT_BYTES_INLINE_MAX {
         return Ok(work());
     }
-    tokio::task::spawn_blocking(work).await.map_err(|_| StoreError::Damaged("reading a hunt panicked".into()))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| StoreError::Damaged("reading a hunt panicked".into()))
 }
 
 impl Core {
@@ -68,8 +73,10 @@ impl Core {
         get.arg(self.shared.keys.hunt_document(id.as_str()));
         match self.read(&get).await? {
             Value::BulkString(bytes) => {
-                let hunt = blocking(bytes.len(), move || serde_json::from_slice::<Hunt>(&bytes)).await?;
-                let mut hunt = hunt.map_err(|error| StoreError::Damaged(format!("hunt {id}: {error}")))?;
+                let hunt =
+                    blocking(bytes.len(), move || serde_json::from_slice::<Hunt>(&bytes)).await?;
+                let mut hunt =
+                    hunt.map_err(|error| StoreError::Damaged(format!("hunt {id}: {error}")))?;
                 hunt.index();
                 Ok(self.shared.hunts.put(hunt))
             }
@@ -83,8 +90,17 @@ impl Core {
 
     /// Makes sure that the server holds the store that is known.
     pub(super) async fn check_identity(&self) -> Result<(), StoreError> {
-        let known = self.shared.known().map(|known| known.identity).unwrap_or_default();
-        let call = self.shared.scripts.alive.call(&[self.shared.keys.identity()]).arg(known);
+        let known = self
+            .shared
+            .known()
+            .map(|known| known.identity)
+            .unwrap_or_default();
+        let call = self
+            .shared
+            .scripts
+            .alive
+            .call(&[self.shared.keys.identity()])
+            .arg(known);
         match self.hunts_call(&call).await? {
             Value::Array(items) => {
                 if let [Value::Int(_), Value::Int(epoch)] = items[..]
@@ -111,7 +127,9 @@ impl Core {
 
     /// Every hunt's number and generation.
     async fn index(&self) -> Result<Vec<(HuntId, u64)>, StoreError> {
-        let value = self.read(cmd("HGETALL").arg(self.shared.keys.hunts())).await?;
+        let value = self
+            .read(cmd("HGETALL").arg(self.shared.keys.hunts()))
+            .await?;
         let fields: HashMap<String, String> =
             from_redis_value(value).map_err(|error| StoreError::Damaged(error.to_string()))?;
         if fields.is_empty() {
@@ -128,7 +146,11 @@ impl Core {
     pub(super) async fn all_hunts(&self) -> Result<Vec<Arc<CachedHunt>>, StoreError> {
         let mut hunts = Vec::new();
         for (id, generation) in self.index().await? {
-            let cached = self.shared.hunts.get(&id).filter(|cached| cached.hunt.generation >= generation);
+            let cached = self
+                .shared
+                .hunts
+                .get(&id)
+                .filter(|cached| cached.hunt.generation >= generation);
             hunts.push(match cached {
                 Some(hunt) => hunt,
                 None => self.load_hunt(&id).await?,
@@ -139,14 +161,21 @@ impl Core {
     }
 
     /// The hunt with this number, at least as it was in this generation.
-    pub(super) async fn hunt_by_number(&self, number: u32, generation: u64) -> Result<Arc<CachedHunt>, StoreError> {
+    pub(super) async fn hunt_by_number(
+        &self,
+        number: u32,
+        generation: u64,
+    ) -> Result<Arc<CachedHunt>, StoreError> {
         let known = self.shared.hunts.by_number(number);
         match known {
             Some(hunt) if hunt.hunt.generation >= generation => Ok(hunt),
             Some(hunt) => self.load_hunt(&hunt.hunt.spec.id).await,
             None => {
                 self.all_hunts().await?;
-                self.shared.hunts.by_number(number).ok_or(StoreError::NoSuchHunt)
+                self.shared
+                    .hunts
+                    .by_number(number)
+                    .ok_or(StoreError::NoSuchHunt)
             }
         }
     }
@@ -160,7 +189,9 @@ impl Core {
             let mut totals = Totals::default();
             for state in &states {
                 let part = state.totals(cached.hunt.number).0;
-                totals.add(&part).map_err(|_| StoreError::Damaged("the totals leave their range".into()))?;
+                totals
+                    .add(&part)
+                    .map_err(|_| StoreError::Damaged("the totals leave their range".into()))?;
             }
             listed.push((cached.hunt.clone(), totals));
         }
@@ -175,17 +206,25 @@ impl Core {
             ask.arg(shared.keys.partition(partition).state());
             ask
         };
-        let values = self.read_all(shared.partitions().into_iter().map(ask).collect()).await?;
+        let values = self
+            .read_all(shared.partitions().into_iter().map(ask).collect())
+            .await?;
         let states: Result<Vec<_>, _> = values.into_iter().map(PartitionState::read).collect();
         let states = states?;
-        if states.iter().any(|state| state.number("epoch") != self.shared.epoch()) {
+        if states
+            .iter()
+            .any(|state| state.epoch() != self.shared.epoch())
+        {
             self.meet_epoch().await?;
         }
         Ok(states)
     }
 
     /// See [`crate::store::Store::put_hunt`].
-    pub(super) async fn put_hunt(&self, spec: HuntSpec) -> Result<Result<(Arc<Hunt>, Put), HuntError>, StoreError> {
+    pub(super) async fn put_hunt(
+        &self,
+        spec: HuntSpec,
+    ) -> Result<Result<(Arc<Hunt>, Put), HuntError>, StoreError> {
         let id = spec.id.clone();
         let judge = move |hunt: Option<&Hunt>, number: u32, frozen: &Frozen| match hunt {
             None => Judged::Write(Box::new(Hunt::new(number, spec.clone())), Ok(Put::Created)),
@@ -209,9 +248,15 @@ impl Core {
         step: LifeStep,
     ) -> Result<Result<Arc<Hunt>, HuntError>, StoreError> {
         let judge = move |hunt: Option<&Hunt>, _, frozen: &Frozen| {
-            let Some(hunt) = hunt else { return Judged::Keep(Ok(())) };
+            let Some(hunt) = hunt else {
+                return Judged::Keep(Ok(()));
+            };
             let mut next = hunt.clone();
-            let pending = if frozen.pending_coins == 0 { frozen.pending_finds } else { frozen.pending_coins };
+            let pending = if frozen.pending_coins == 0 {
+                frozen.pending_finds
+            } else {
+                frozen.pending_coins
+            };
             match next.step(step, frozen.now, pending) {
                 Err(error) => Judged::Keep(Err(error)),
                 Ok(()) if next.generation == hunt.generation => Judged::Keep(Ok(())),
@@ -224,8 +269,13 @@ impl Core {
 
     /// Thaws a hunt that somebody left frozen.
     pub(super) async fn repair_hunt(&self, id: &HuntId) -> Result<(), StoreError> {
-        tracing::warn!(hunt = id.as_str(), "a change of the hunt broke off; it is ended");
-        self.change(id, false, |_, _, _| Judged::Keep(())).await.map(drop)
+        tracing::warn!(
+            hunt = id.as_str(),
+            "a change of the hunt broke off; it is ended"
+        );
+        self.change(id, false, |_, _, _| Judged::Keep(()))
+            .await
+            .map(drop)
     }
 
     async fn change<T>(
@@ -242,7 +292,9 @@ impl Core {
                 self.unlock_hunt(id, &token).await;
                 return Err(StoreError::NoSuchHunt);
             }
-            let changed = self.change_locked(id, &token, generation, next, &judge).await;
+            let changed = self
+                .change_locked(id, &token, generation, next, &judge)
+                .await;
             self.unlock_hunt(id, &token).await;
             match changed {
                 Ok(Some(done)) => return Ok(done),
@@ -274,7 +326,9 @@ impl Core {
             Ok(frozen) => frozen,
             Err(error) => {
                 if let Some(cached) = &known {
-                    let _ = self.thaw(number, token, cached.hunt.generation, false).await;
+                    let _ = self
+                        .thaw(number, token, cached.hunt.generation, false)
+                        .await;
                 }
                 return Err(error);
             }
@@ -282,22 +336,35 @@ impl Core {
         let hunt = known.as_ref().map(|cached| &*cached.hunt);
         match judge(hunt, next, &frozen) {
             Judged::Keep(answer) => {
-                let Some(cached) = known else { return Err(StoreError::NoSuchHunt) };
-                self.thaw(number, token, cached.hunt.generation, false).await?;
+                let Some(cached) = known else {
+                    return Err(StoreError::NoSuchHunt);
+                };
+                self.thaw(number, token, cached.hunt.generation, false)
+                    .await?;
                 Ok(Some((answer, cached.hunt.clone())))
             }
             Judged::Write(hunt, answer) => {
                 let generation = hunt.generation;
                 let size = hunt.spec.treasures.len() * 100;
-                let (document, hunt) = blocking(size, move || (serde_json::to_vec(&*hunt), hunt)).await?;
+                let (document, hunt) =
+                    blocking(size, move || (serde_json::to_vec(&*hunt), hunt)).await?;
                 let document = document.map_err(|error| StoreError::Damaged(error.to_string()))?;
-                let keys = [self.shared.keys.hunts(), self.shared.keys.hunt_document(id.as_str())];
+                let keys = [
+                    self.shared.keys.hunts(),
+                    self.shared.keys.hunt_document(id.as_str()),
+                ];
                 let call = self.shared.scripts.hunt_commit.call(&keys);
-                let call = call.arg(id.as_str()).arg(token).arg(number).arg(generation).arg(document);
+                let call = call
+                    .arg(id.as_str())
+                    .arg(token)
+                    .arg(number)
+                    .arg(generation)
+                    .arg(document);
                 let committed = integer(&self.hunts_call(&call).await?)? == 1;
                 if !committed {
                     if let Some(cached) = &known {
-                        self.thaw(number, token, cached.hunt.generation, false).await?;
+                        self.thaw(number, token, cached.hunt.generation, false)
+                            .await?;
                     }
                     return Ok(None);
                 }
@@ -308,16 +375,33 @@ impl Core {
         }
     }
 
-    async fn lock_hunt(&self, id: &HuntId, token: &str, began: Instant) -> Result<(Option<u64>, u32), StoreError> {
+    async fn lock_hunt(
+        &self,
+        id: &HuntId,
+        token: &str,
+        began: Instant,
+    ) -> Result<(Option<u64>, u32), StoreError> {
         loop {
-            let call = self.shared.scripts.hunt_lock.call(&[self.shared.keys.hunts()]);
-            match self.hunts_call(&call.arg(id.as_str()).arg(token).arg(LOCK_MS)).await? {
+            let call = self
+                .shared
+                .scripts
+                .hunt_lock
+                .call(&[self.shared.keys.hunts()]);
+            match self
+                .hunts_call(&call.arg(id.as_str()).arg(token).arg(LOCK_MS))
+                .await?
+            {
                 Value::Array(items) => {
                     let mut reader = Reader::new(Value::Array(items))?;
                     let entry = reader.text()?;
                     let next = reader.number()?;
-                    let generation = entry.split_once(' ').and_then(|(_, generation)| generation.parse().ok());
-                    return Ok((generation, u32::try_from(next).map_err(|_| StoreError::Full)?));
+                    let generation = entry
+                        .split_once(' ')
+                        .and_then(|(_, generation)| generation.parse().ok());
+                    return Ok((
+                        generation,
+                        u32::try_from(next).map_err(|_| StoreError::Full)?,
+                    ));
                 }
                 _ if began.elapsed() > LOCK_WAIT => return Err(StoreError::Busy),
                 _ => tokio::time::sleep(LOOK_AGAIN).await,
@@ -326,7 +410,11 @@ impl Core {
     }
 
     async fn unlock_hunt(&self, id: &HuntId, token: &str) {
-        let call = self.shared.scripts.hunt_unlock.call(&[self.shared.keys.hunts()]);
+        let call = self
+            .shared
+            .scripts
+            .hunt_unlock
+            .call(&[self.shared.keys.hunts()]);
         // A lock that stays ends by itself.
         let _ = self.hunts_call(&call.arg(id.as_str()).arg(token)).await;
     }
@@ -336,7 +424,9 @@ impl Core {
         let job = |partition| {
             let keys = self.shared.keys.partition(partition);
             let keys = vec![keys.state(), keys.found(&text_of_number)];
-            Job::new(&self.shared.scripts.freeze, keys).arg(&text_of_number).arg(token)
+            Job::new(&self.shared.scripts.freeze, keys)
+                .arg(&text_of_number)
+                .arg(token)
         };
         let jobs: Vec<Job<'_>> = self.shared.partitions().into_iter().map(job).collect();
         let mut frozen = Frozen::default();
@@ -354,7 +444,13 @@ impl Core {
         Ok(frozen)
     }
 
-    async fn thaw(&self, number: u32, token: &str, generation: u64, tell: bool) -> Result<(), StoreError> {
+    async fn thaw(
+        &self,
+        number: u32,
+        token: &str,
+        generation: u64,
+        tell: bool,
+    ) -> Result<(), StoreError> {
         let partitions = self.shared.partitions();
         let job = |partition: &_| {
             let keys = self.shared.keys.partition(*partition);
@@ -372,7 +468,8 @@ impl Core {
                 Answer::Failed(error) => return Err(error),
             };
             let _thawed = reader.number()?;
-            self.shared.set_position(*partition, EntryId::new(reader.number()?, reader.number()?));
+            self.shared
+                .set_position(*partition, EntryId::new(reader.number()?, reader.number()?));
         }
         Ok(())
     }
@@ -381,40 +478,96 @@ impl Core {
 /// The numbers of the bits that are set, as `SETBIT` counts them.
 fn set_bits(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     (0_u32..).zip(bytes).flat_map(|(index, byte)| {
-        (0..8).filter(move |bit| byte & (0x80 >> bit) != 0).map(move |bit| index * 8 + bit)
+        (0..8)
+            .filter(move |bit| byte & (0x80 >> bit) != 0)
+            .map(move |bit| index * 8 + bit)
     })
 }
 
 /// What a partition's state says.
 #[derive(Debug, Default)]
-pub(super) struct PartitionState(HashMap<String, String>);
+pub(super) struct PartitionState(HashMap<String, Vec<u8>>);
 
 impl PartitionState {
     fn read(value: Value) -> Result<Self, StoreError> {
-        from_redis_value(value).map(Self).map_err(|error| StoreError::Damaged(error.to_string()))
+        from_redis_value(value)
+            .map(Self)
+            .map_err(|error| StoreError::Damaged(error.to_string()))
     }
 
-    pub(super) fn number(&self, field: &str) -> u64 {
-        self.0.get(field).and_then(|text| text.parse().ok()).unwrap_or_default()
+    fn text(&self, field: &str) -> Option<&str> {
+        std::str::from_utf8(self.0.get(field)?).ok()
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.text("epoch")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default()
     }
 
     /// The last entry of the feed.
     pub(super) fn last(&self) -> EntryId {
-        EntryId::new(self.number("t"), self.number("n"))
+        match self.0.get("at").and_then(|bytes| packed(bytes)).as_deref() {
+            Some([n, ms]) => EntryId::new(*ms, *n),
+            _ => EntryId::ZERO,
+        }
     }
 
     /// How far ids were forgotten.
     pub(super) fn forgotten(&self) -> EntryId {
-        self.0.get("forgotten").and_then(|text| text.parse().ok()).unwrap_or(EntryId::ZERO)
+        self.text("forgotten")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(EntryId::ZERO)
     }
 
     /// A hunt's totals in this partition, and its pending finds.
     pub(super) fn totals(&self, hunt: u32) -> (Totals, u64) {
-        let of = |letter: &str| self.number(&format!("{letter}{hunt}"));
-        let totals =
-            Totals { recorded: of("r"), credited: of("c"), expired: of("e"), pending: of("p"), revoked: of("v") };
-        (totals, of("f"))
+        let numbers = self
+            .0
+            .get(&format!("h{hunt}"))
+            .and_then(|bytes| packed(bytes));
+        match numbers.as_deref() {
+            Some([recorded, credited, expired, pending, revoked, finds, ..]) => {
+                let [recorded, credited, expired, pending, revoked] =
+                    [*recorded, *credited, *expired, *pending, *revoked];
+                (
+                    Totals {
+                        recorded,
+                        credited,
+                        expired,
+                        pending,
+                        revoked,
+                    },
+                    *finds,
+                )
+            }
+            _ => (Totals::default(), 0),
+        }
     }
+}
+
+/// Whole numbers as the scripts pack them (MessagePack). Negative ones, which only what is lent can be, are given as 0.
+pub(super) fn packed(mut bytes: &[u8]) -> Option<Vec<u64>> {
+    let mut numbers = Vec::with_capacity(8);
+    while let Some((kind, rest)) = bytes.split_first() {
+        let (size, negative) = match kind {
+            0..=0x7f | 0xe0.. => (0, *kind >= 0xe0),
+            0xcc..=0xcf => (1 << (kind - 0xcc), false),
+            0xd0..=0xd3 => (1 << (kind - 0xd0), true),
+            _ => return None,
+        };
+        let (digits, rest) = rest.split_at_checked(size)?;
+        let number = digits
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        numbers.push(match (size, negative) {
+            (_, true) => 0,
+            (0, false) => u64::from(*kind),
+            (_, false) => number,
+        });
+        bytes = rest;
+    }
+    Some(numbers)
 }
 
 /// A script's reply that is one text.
@@ -425,6 +578,20 @@ pub(super) fn reply_text(value: Value) -> Result<String, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packed_numbers_are_read() {
+        assert_eq!(
+            packed(&[5, 0xcd, 1, 2, 0xff, 0xd0, 0x80, 0xcc, 200]),
+            Some(vec![5, 258, 0, 0, 200])
+        );
+        assert_eq!(
+            packed(&[0xcf, 0, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            Some(vec![(1 << 53) - 1])
+        );
+        assert_eq!(packed(&[0xa0]), None);
+        assert_eq!(packed(&[0xcd, 1]), None);
+    }
 
     #[test]
     fn bits_are_counted_from_the_left_as_redis_does() {

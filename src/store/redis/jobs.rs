@@ -22,7 +22,12 @@ pub(super) struct Job<'a> {
 
 impl<'a> Job<'a> {
     pub(super) fn new(script: &'a Script, keys: Vec<String>) -> Self {
-        Self { script, keys, bytes: Vec::with_capacity(128), ends: Vec::with_capacity(24) }
+        Self {
+            script,
+            keys,
+            bytes: Vec::with_capacity(128),
+            ends: Vec::with_capacity(24),
+        }
     }
 
     pub(super) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
@@ -78,7 +83,9 @@ impl Core {
     /// Runs one call.
     pub(super) async fn run(&self, job: Job<'_>) -> Answer {
         let mut answers = self.run_all(std::slice::from_ref(&job)).await;
-        answers.pop().unwrap_or_else(|| Answer::Failed(StoreError::Unavailable("no answer".into())))
+        answers
+            .pop()
+            .unwrap_or_else(|| Answer::Failed(StoreError::Unavailable("no answer".into())))
     }
 
     /// Runs one call that does not depend on a hunt's generation.
@@ -98,7 +105,9 @@ impl Core {
         }
         let mut now_max = 0;
         for attempt in 1..=ATTEMPTS_MAX {
-            let open: Vec<usize> = (0..jobs.len()).filter(|index| answers[*index].is_none()).collect();
+            let open: Vec<usize> = (0..jobs.len())
+                .filter(|index| answers[*index].is_none())
+                .collect();
             let mut again = None;
             for part in open.chunks(BATCH_CALLS_MAX) {
                 let epoch = self.shared.epoch();
@@ -122,9 +131,13 @@ impl Core {
                     match reply {
                         Ok(value) => answers[*index] = Some(Answer::Reply(value)),
                         Err(error) => match refusal(&error) {
-                            Refused::Again(reason) if attempt < ATTEMPTS_MAX => again = Some(reason),
+                            Refused::Again(reason) if attempt < ATTEMPTS_MAX => {
+                                again = Some(reason)
+                            }
                             Refused::Generation => answers[*index] = Some(Answer::Generation),
-                            _ => answers[*index] = Some(Answer::Failed(self.shared.refused(&error))),
+                            _ => {
+                                answers[*index] = Some(Answer::Failed(self.shared.refused(&error)))
+                            }
                         },
                     }
                 }
@@ -190,7 +203,9 @@ impl Reader {
 
     pub(super) fn number(&mut self) -> Result<u64, StoreError> {
         match self.0.next() {
-            Some(Value::Int(number)) => u64::try_from(number).map_err(|_| strange(&Value::Int(number))),
+            Some(Value::Int(number)) => {
+                u64::try_from(number).map_err(|_| strange(&Value::Int(number)))
+            }
             other => Err(strange(&other.unwrap_or(Value::Nil))),
         }
     }
@@ -281,9 +296,15 @@ impl Core {
         let mut values = Vec::with_capacity(cmds.len());
         let mut cmds = cmds.into_iter().peekable();
         while cmds.peek().is_some() {
-            let batch = cmds.by_ref().take(BATCH_CALLS_MAX).fold(Batch::new(), Batch::cmd);
-            let replies =
-                self.commands.batch(batch).await.map_err(|error| read_failed(self.shared.failed(&error)))?;
+            let batch = cmds
+                .by_ref()
+                .take(BATCH_CALLS_MAX)
+                .fold(Batch::new(), Batch::cmd);
+            let replies = self
+                .commands
+                .batch(batch)
+                .await
+                .map_err(|error| read_failed(self.shared.failed(&error)))?;
             for reply in replies {
                 values.push(reply.map_err(|error| read_failed(failed(&error.into())))?);
             }

@@ -32,8 +32,8 @@ mod wallets;
 pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
 
 use super::{
-    Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put, Recorded, Reinstated,
-    Reply, Store, StoreError,
+    Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
+    Recorded, Reinstated, Reply, Store, StoreError,
 };
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Entry, Totals};
@@ -93,7 +93,9 @@ impl<T: Send + 'static> Future for Going<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Some(operation) = &mut self.operation else { return Poll::Pending };
+        let Some(operation) = &mut self.operation else {
+            return Poll::Pending;
+        };
         let polled = operation.as_mut().poll(context);
         if polled.is_ready() {
             self.operation = None;
@@ -117,13 +119,15 @@ impl RedisStore {
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
         if options.limits.pending_finds_max > PENDING_FINDS_MAX {
-            let what = format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
+            let what =
+                format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
             return Err(ConnectError::Options(what));
         }
         let invalid = |error: &dyn std::error::Error| ConnectError::Options(describe(error));
         let store_url = options::parse(url)?;
         let partitions = Partitions::new(options.partitions).map_err(|error| invalid(&error))?;
-        let keys = Keys::new(options.prefix.clone(), partitions).map_err(|error| invalid(&error))?;
+        let keys =
+            Keys::new(options.prefix.clone(), partitions).map_err(|error| invalid(&error))?;
         let scripts = Scripts::new(&options.time).map_err(|error| invalid(&error))?;
         let config = Config {
             response_timeout: options.response_timeout,
@@ -140,14 +144,24 @@ impl RedisStore {
         let (wait, instances) = (options.connect_wait, options.instances_expected);
         let shared = Arc::new(Shared::new(options, keys, scripts));
         let commands = Connection::to(&store_url, config)?
-            .prepare(Arc::new(Gate { shared: shared.clone(), commands: true }))
+            .prepare(Arc::new(Gate {
+                shared: shared.clone(),
+                commands: true,
+            }))
             .start();
         wait_up(&commands, wait).await?;
         warn_of_clients(&commands, instances);
         let reads = Connection::to(&store_url, reads_config)?
-            .prepare(Arc::new(Gate { shared: shared.clone(), commands: false }))
+            .prepare(Arc::new(Gate {
+                shared: shared.clone(),
+                commands: false,
+            }))
             .start();
-        let core = Core { shared, commands, clock_gate: Arc::default() };
+        let core = Core {
+            shared,
+            commands,
+            clock_gate: Arc::default(),
+        };
         let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
         core.all_hunts().await.map_err(failed)?;
         let house = house::House::new(core.clone()).map_err(failed)?;
@@ -171,7 +185,12 @@ impl RedisStore {
         let shared = &self.core.shared;
         let fields = identity_fields(shared, &Line::Open(&connection)).await;
         let fields = fields.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
-        let number = |name: &str| fields.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+        let number = |name: &str| {
+            fields
+                .get(name)
+                .and_then(|text| text.parse::<u64>().ok())
+                .unwrap_or_default()
+        };
         let identity = fields.get("identity").cloned();
         Ok(Info {
             known: identity.is_some() && shared.known().map(|known| known.identity) == identity,
@@ -180,7 +199,10 @@ impl RedisStore {
             partitions: u16::try_from(number("partitions")).unwrap_or_default(),
             epoch: number("epoch"),
             created_ms: number("created_ms"),
-            version: state.up().map(|up| up.server.version.to_string()).unwrap_or_default(),
+            version: state
+                .up()
+                .map(|up| up.server.version.to_string())
+                .unwrap_or_default(),
             feed_bytes: shared.feed_bytes.load(Ordering::Relaxed),
         })
     }
@@ -196,7 +218,11 @@ impl RedisStore {
             return Err(ConnectError::Unreachable("the link was lost".into()));
         };
         let (replid, version) = (&up.server.history.replid, up.server.version.to_string());
-        let accepted = self.core.shared.accept_on(&Line::Open(&connection), replid, &version).await;
+        let accepted = self
+            .core
+            .shared
+            .accept_on(&Line::Open(&connection), replid, &version)
+            .await;
         accepted.map_err(|error| match error.downcast::<ConnectError>() {
             Ok(error) => *error,
             Err(error) => ConnectError::Unreachable(error.to_string()),
@@ -205,7 +231,10 @@ impl RedisStore {
 
     /// A connection of its own, which is not kept from a store that is not the known one.
     async fn beside(&self) -> Result<(Connection, State), ConnectError> {
-        let config = Config { client_name: Some("trove-operator".into()), ..Config::commands() };
+        let config = Config {
+            client_name: Some("trove-operator".into()),
+            ..Config::commands()
+        };
         let connection = Connection::to(&options::parse(&self.url)?, config)?.start();
         wait_up(&connection, self.core.shared.options.connect_wait).await?;
         let state = connection.state();
@@ -238,9 +267,15 @@ impl RedisStore {
         let mut operation = Box::pin(operation);
         let _runtime = self.runtime.enter();
         // The first poll hands the command to the link. Whoever awaits the future polls it again, and is woken then.
-        match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match operation
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(result) => Box::pin(std::future::ready(result)),
-            Poll::Pending => Box::pin(Going { operation: Some(operation), runtime: self.runtime.clone() }),
+            Poll::Pending => Box::pin(Going {
+                operation: Some(operation),
+                runtime: self.runtime.clone(),
+            }),
         }
     }
 }
@@ -254,14 +289,19 @@ async fn wait_up(connection: &Connection, within: Duration) -> Result<(), Connec
                 State::Up(_) => return Ok(()),
                 State::Down { reason, .. } => match &**reason {
                     DownReason::TooOld { found, needed } => {
-                        return Err(ConnectError::TooOld { found: *found, needed: *needed });
+                        return Err(ConnectError::TooOld {
+                            found: *found,
+                            needed: *needed,
+                        });
                     }
                     DownReason::Prepare(error) => {
                         if let Some(refused) = error.downcast_ref::<ConnectError>() {
                             return Err(refused.clone());
                         }
                     }
-                    reason if reason.is_permanent() => return Err(ConnectError::Unreachable(describe(reason))),
+                    reason if reason.is_permanent() => {
+                        return Err(ConnectError::Unreachable(describe(reason)));
+                    }
                     _ => {}
                 },
                 State::Connecting => {}
@@ -331,7 +371,13 @@ impl Store for RedisStore {
         self.start(async move { core.adjust(&hunt, player, &adjustment).await })
     }
 
-    fn history(&self, hunt: &HuntId, player: PlayerId, before: u64, limit: usize) -> Reply<Vec<Entry>> {
+    fn history(
+        &self,
+        hunt: &HuntId,
+        player: PlayerId,
+        before: u64,
+        limit: usize,
+    ) -> Reply<Vec<Entry>> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
         Box::pin(async move { core.history(&hunt, player, before, limit).await })
     }
@@ -367,7 +413,9 @@ impl Store for RedisStore {
             core.hunt(&hunt).await?;
             let (sender, receiver) = mpsc::channel(EXPORT_BATCHES_MAX);
             tokio::spawn(async move {
-                let Ok(_permit) = gate.acquire_owned().await else { return };
+                let Ok(_permit) = gate.acquire_owned().await else {
+                    return;
+                };
                 if let Err(error) = core.export(&hunt, &sender).await {
                     let _ = sender.send(Err(error)).await;
                 }

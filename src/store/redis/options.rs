@@ -104,7 +104,9 @@ pub enum ConnectError {
         needed: Version,
     },
     /// The store was made with another number of partitions.
-    #[error("the store was made with {found} partitions, the settings say {wanted}; the number cannot change: set it to {found}")]
+    #[error(
+        "the store was made with {found} partitions, the settings say {wanted}; the number cannot change: set it to {found}"
+    )]
     Partitions {
         /// The store's.
         found: u16,
@@ -112,7 +114,9 @@ pub enum ConnectError {
         wanted: u16,
     },
     /// A newer version of Trove wrote it.
-    #[error("the store has schema version {found}, this version of Trove knows {known}; use a newer one")]
+    #[error(
+        "the store has schema version {found}, this version of Trove knows {known}; use a newer one"
+    )]
     Schema {
         /// The store's.
         found: u32,

@@ -21,9 +21,12 @@ impl Core {
         &self,
         players: &[Opening],
     ) -> Result<Vec<Result<PlayerId, Erased>>, StoreError> {
-        let mut opened: Vec<Option<Result<PlayerId, Erased>>> = players.iter().map(|_| None).collect();
+        let mut opened: Vec<Option<Result<PlayerId, Erased>>> =
+            players.iter().map(|_| None).collect();
         for _ in 0..DRAWS_MAX {
-            let open: Vec<usize> = (0..players.len()).filter(|index| opened[*index].is_none()).collect();
+            let open: Vec<usize> = (0..players.len())
+                .filter(|index| opened[*index].is_none())
+                .collect();
             if open.is_empty() {
                 break;
             }
@@ -63,7 +66,10 @@ impl Core {
             keys.erased_names(),
             keys.erased(),
         ];
-        let mut job = Job::new(&self.shared.scripts.open, keys).arg("0").arg(name).arg(digest);
+        let mut job = Job::new(&self.shared.scripts.open, keys)
+            .arg("0")
+            .arg(name)
+            .arg(digest);
         job.push_maybe(opening.issued_at);
         job.push(base62(number));
         Ok(job)
@@ -74,8 +80,8 @@ impl Core {
         let partitions = self.shared.keys.partitions();
         let wanted = partitions.of_name(name.as_bytes());
         loop {
-            let number =
-                getrandom::u64().map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
+            let number = getrandom::u64()
+                .map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
             if partitions.of_player(number) == wanted {
                 return Ok(number);
             }
@@ -101,8 +107,14 @@ impl Core {
     async fn erase_begin(&self, name: &PlayerName) -> Result<Option<PlayerId>, StoreError> {
         let keys = &self.shared.keys;
         let partition = keys.partition(keys.partitions().of_name(name.as_str().as_bytes()));
-        let keys = vec![partition.state(), keys.players_by_name(name.as_str().as_bytes()), partition.erased()];
-        let job = Job::new(&self.shared.scripts.erase_begin, keys).arg("0").arg(name.as_str());
+        let keys = vec![
+            partition.state(),
+            keys.players_by_name(name.as_str().as_bytes()),
+            partition.erased(),
+        ];
+        let job = Job::new(&self.shared.scripts.erase_begin, keys)
+            .arg("0")
+            .arg(name.as_str());
         match reply_text(self.ask(job).await?)?.as_str() {
             "" => Ok(None),
             number => parse_player(number).map(Some),
@@ -114,8 +126,15 @@ impl Core {
         let hunts = self.all_hunts().await?;
         let keys = self.shared.keys.player(player.0);
         let job = |number: &String| {
-            let keys = vec![keys.state(), keys.feed(), keys.wallet(number, player.0), keys.due()];
-            Job::new(&self.shared.scripts.revoke, keys).arg(number).arg(base62(player.0))
+            let keys = vec![
+                keys.state(),
+                keys.feed(),
+                keys.wallet(number, player.0),
+                keys.due(),
+            ];
+            Job::new(&self.shared.scripts.revoke, keys)
+                .arg(number)
+                .arg(base62(player.0))
         };
         let numbers: Vec<String> = hunts.iter().map(|hunt| hunt.number_text()).collect();
         let jobs: Vec<Job<'_>> = numbers.iter().map(job).collect();
@@ -132,7 +151,11 @@ impl Core {
         Ok(revoked)
     }
 
-    async fn erase_end(&self, name: &PlayerName, number: Option<PlayerId>) -> Result<bool, StoreError> {
+    async fn erase_end(
+        &self,
+        name: &PlayerName,
+        number: Option<PlayerId>,
+    ) -> Result<bool, StoreError> {
         let keys = &self.shared.keys;
         let text = name.as_str();
         let partition = keys.partition(keys.partitions().of_name(text.as_bytes()));

@@ -48,9 +48,13 @@ impl Scripts {
         };
         let alone = |file: &str, source: &'static str| Script::new(file, source);
         let timed = |file: &str, source: String| Script::new(file, source)?.with_clock(&clock);
-        let partition = |file: &str, source: &str| timed(file, format!("{}{source}", lua!("prelude.lua")));
+        let partition =
+            |file: &str, source: &str| timed(file, format!("{}{source}", lua!("prelude.lua")));
         let ledger = |file: &str, source: &str| {
-            timed(file, format!("{}{}{source}", lua!("prelude.lua"), lua!("ledger.lua")))
+            timed(
+                file,
+                format!("{}{}{source}", lua!("prelude.lua"), lua!("ledger.lua")),
+            )
         };
         Ok(Self {
             record: ledger("record-7.lua", lua!("record-7.lua"))?,
@@ -104,7 +108,11 @@ mod tests {
     fn every_script_is_put_together_with_the_servers_clock_and_with_a_tests() {
         Scripts::new(&Time::Server).unwrap();
         let time = std::sync::Arc::new(crate::store::clock::ManualTime::new(1));
-        let manual = Scripts::new(&Time::Manual { key: "now".into(), time }).unwrap();
+        let manual = Scripts::new(&Time::Manual {
+            key: "now".into(),
+            time,
+        })
+        .unwrap();
         assert!(manual.record.source().contains("redis.call('GET', 'now')"));
         assert_eq!((manual.record.keys(), manual.settle.keys()), (7, 5));
     }
@@ -116,13 +124,25 @@ mod tests {
         for file in std::fs::read_dir(dir).unwrap() {
             let path = file.unwrap().path();
             let source = std::fs::read_to_string(&path).unwrap();
-            let header: String = source.lines().take_while(|line| line.starts_with("--")).collect();
-            assert!(header.contains("KEYS") && header.contains("ARGV"), "{path:?}");
-            if path.file_name().is_some_and(|name| !["prelude.lua", "ledger.lua"].contains(&&*name.to_string_lossy())) {
+            let header: String = source
+                .lines()
+                .take_while(|line| line.starts_with("--"))
+                .collect();
+            assert!(
+                header.contains("KEYS") && header.contains("ARGV"),
+                "{path:?}"
+            );
+            if path.file_name().is_some_and(|name| {
+                !["prelude.lua", "ledger.lua"].contains(&&*name.to_string_lossy())
+            }) {
                 assert!(header.contains("Reply"), "{path:?}");
                 scripts += 1;
             }
-            assert_eq!(source.contains("'XADD'"), header.contains("Appends"), "{path:?}");
+            assert_eq!(
+                source.contains("'XADD'"),
+                header.contains("Appends"),
+                "{path:?}"
+            );
         }
         assert_eq!(scripts, 23);
     }

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
-use trove_streams::{Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State};
+use trove_streams::{
+    Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State,
+};
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
 /// stepped, or the call waited so long that whoever sent it has given it up. Nothing is done then.
@@ -37,7 +39,10 @@ impl ServerTime {
 
     /// Takes what the server's clock said at a moment of this process's clock.
     pub(super) fn measured(&self, server_ms: Millis, at_monotonic_ms: Millis) {
-        self.offset.store(Self::signed(server_ms) - Self::signed(at_monotonic_ms), Ordering::Relaxed);
+        self.offset.store(
+            Self::signed(server_ms) - Self::signed(at_monotonic_ms),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -101,7 +106,9 @@ impl Shared {
         let server_time = match &options.time {
             Time::Server => {
                 let own = SystemTimeSource::default();
-                let offset = AtomicI64::new(ServerTime::signed(own.wall_ms()) - ServerTime::signed(own.monotonic_ms()));
+                let offset = AtomicI64::new(
+                    ServerTime::signed(own.wall_ms()) - ServerTime::signed(own.monotonic_ms()),
+                );
                 Some(Arc::new(ServerTime { own, offset }))
             }
             Time::Manual { .. } => None,
@@ -141,7 +148,11 @@ impl Shared {
     pub(super) fn set_epoch(&self, epoch: u64) {
         let before = self.epoch.fetch_max(epoch, Ordering::AcqRel);
         if before != 0 && before < epoch {
-            tracing::warn!(before, epoch, "a new epoch of the store begins; wallets are read again");
+            tracing::warn!(
+                before,
+                epoch,
+                "a new epoch of the store begins; wallets are read again"
+            );
             self.hunts.clear();
         }
     }
@@ -165,7 +176,10 @@ impl Shared {
         let mut disowned = lock(&self.disowned);
         if *disowned != why {
             match &why {
-                Some(why) => tracing::error!(why, "the store is not used: answers are stale until somebody acts"),
+                Some(why) => tracing::error!(
+                    why,
+                    "the store is not used: answers are stale until somebody acts"
+                ),
                 None => tracing::info!("the store is used again"),
             }
             *disowned = why;
@@ -195,7 +209,8 @@ impl Shared {
 
     /// The server answered.
     pub(super) fn heard(&self) {
-        self.heard_ms.store(self.elapsed_ms().max(1), Ordering::Relaxed);
+        self.heard_ms
+            .store(self.elapsed_ms().max(1), Ordering::Relaxed);
     }
 
     /// Whether the server has answered at all.
@@ -205,13 +220,17 @@ impl Shared {
 
     /// For how long the server has not answered, in milliseconds.
     pub(super) fn unheard_ms(&self) -> u64 {
-        self.elapsed_ms().saturating_sub(self.heard_ms.load(Ordering::Relaxed))
+        self.elapsed_ms()
+            .saturating_sub(self.heard_ms.load(Ordering::Relaxed))
     }
 
     /// The keyed digest under which an erased name is kept: enough to know it again, not enough to learn it.
     pub(super) fn name_digest(&self, name: &str) -> Result<[u8; 32], StoreError> {
-        let known = self.known().ok_or_else(|| StoreError::Unavailable("its identity is not known yet".into()))?;
-        let mut mac = Hmac::<Sha256>::new_from_slice(&known.secret).expect("HMAC takes a key of any length");
+        let known = self
+            .known()
+            .ok_or_else(|| StoreError::Unavailable("its identity is not known yet".into()))?;
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&known.secret).expect("HMAC takes a key of any length");
         mac.update(name.as_bytes());
         Ok(mac.finalize().into_bytes().into())
     }
@@ -227,7 +246,11 @@ impl Shared {
     /// The coins that a partition may record of a hunt without any lent by others. All shares together are 2^53 − 1.
     pub(super) fn share(&self, partition: Partition) -> u64 {
         let partitions = u64::from(self.options.partitions);
-        let rest = if partition.index() == 0 { COINS_MAX % partitions } else { 0 };
+        let rest = if partition.index() == 0 {
+            COINS_MAX % partitions
+        } else {
+            0
+        };
         COINS_MAX / partitions + rest
     }
 
@@ -313,7 +336,8 @@ pub(super) fn id_digest(id: &str) -> [u8; 16] {
 /// Random bytes as hexadecimal digits.
 pub(super) fn random_hex<const N: usize>() -> Result<String, StoreError> {
     let mut bytes = [0_u8; N];
-    getrandom::fill(&mut bytes).map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -335,27 +359,44 @@ impl Core {
         self.measure_clock().await?;
         let (wall, now) = (self.shared.source.wall_ms(), self.shared.clock.now());
         if wall > now + STEP_MS {
-            tracing::warn!(now, wall, "the server's clock stepped forward; what ran out meanwhile expires by an outage");
+            tracing::warn!(
+                now,
+                wall,
+                "the server's clock stepped forward; what ran out meanwhile expires by an outage"
+            );
             self.record_outage(now, wall).await?;
         }
         if silent_ms > CUT_OFF_MS {
-            self.record_outage(wall.saturating_sub(silent_ms), wall).await?;
+            self.record_outage(wall.saturating_sub(silent_ms), wall)
+                .await?;
         }
         if let Steered::Behind(ms) = self.shared.clock.steer() {
-            tracing::warn!(ms, "the server's clock is behind; time stands still until it has caught up");
+            tracing::warn!(
+                ms,
+                "the server's clock is behind; time stands still until it has caught up"
+            );
         }
         Ok(())
     }
 
     /// Asks the server what time it is.
     async fn measure_clock(&self) -> Result<(), StoreError> {
-        let Some(server_time) = &self.shared.server_time else { return Ok(()) };
+        let Some(server_time) = &self.shared.server_time else {
+            return Ok(());
+        };
         let before = server_time.monotonic_ms();
-        let mut reader = super::jobs::Reader::new(self.read(&trove_streams::redis::cmd("TIME")).await?)?;
-        let parse = |text: String| text.parse::<u64>().map_err(|_| StoreError::Damaged("TIME is no number".into()));
+        let mut reader =
+            super::jobs::Reader::new(self.read(&trove_streams::redis::cmd("TIME")).await?)?;
+        let parse = |text: String| {
+            text.parse::<u64>()
+                .map_err(|_| StoreError::Damaged("TIME is no number".into()))
+        };
         let (seconds, micros) = (parse(reader.text()?)?, parse(reader.text()?)?);
         let after = server_time.monotonic_ms();
-        server_time.measured(seconds * 1_000 + micros / 1_000, before + (after - before) / 2);
+        server_time.measured(
+            seconds * 1_000 + micros / 1_000,
+            before + (after - before) / 2,
+        );
         Ok(())
     }
 
@@ -364,10 +405,18 @@ impl Core {
         let shared = &self.shared;
         let mut batch = trove_streams::Batch::new();
         for partition in shared.partitions() {
-            let call = shared.scripts.outage.call(&[shared.keys.partition(partition).outages()]);
+            let call = shared
+                .scripts
+                .outage
+                .call(&[shared.keys.partition(partition).outages()]);
             batch = batch.call(&call.arg(from).arg(to).arg(crate::game::wallet::OUTAGES_MAX));
         }
-        for reply in self.commands.batch(batch).await.map_err(|error| shared.failed(&error))? {
+        for reply in self
+            .commands
+            .batch(batch)
+            .await
+            .map_err(|error| shared.failed(&error))?
+        {
             reply.map_err(|error| shared.refused(&error))?;
         }
         Ok(())

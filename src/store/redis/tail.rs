@@ -5,14 +5,13 @@
 //! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
 
 use super::entry::{FeedEntry, Ledger, parse};
-use super::jobs::Reader;
+use super::hunts::PartitionState;
 use super::shared::Core;
 use crate::store::{FeedEvent, StoreError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use trove_streams::redis::cmd;
 use trove_streams::{Connection, EntryId, Event, Partition, Tail};
 
 /// Entries a stream and read.
@@ -43,12 +42,23 @@ impl Follower {
     ) -> Result<Self, trove_streams::Error> {
         let shared = core.shared.clone();
         let partitions = shared.partitions();
-        let feeds = partitions
-            .iter()
-            .map(|partition| (shared.keys.partition(*partition).feed(), shared.position(*partition)));
+        let feeds = partitions.iter().map(|partition| {
+            (
+                shared.keys.partition(*partition).feed(),
+                shared.position(*partition),
+            )
+        });
         let tail = Tail::new(reads, feeds, shared.options.feed_block, ENTRIES_A_READ)?;
         let epoch = shared.epoch();
-        Ok(Self { core, partitions, tail, sender, epoch, told: HashMap::new(), broken: Vec::new() })
+        Ok(Self {
+            core,
+            partitions,
+            tail,
+            sender,
+            epoch,
+            told: HashMap::new(),
+            broken: Vec::new(),
+        })
     }
 
     pub(super) async fn run(mut self) {
@@ -58,7 +68,9 @@ impl Follower {
                 continue;
             };
             let shared = &self.core.shared;
-            shared.tail_heard_ms.store(shared.elapsed_ms().max(1), Ordering::Relaxed);
+            shared
+                .tail_heard_ms
+                .store(shared.elapsed_ms().max(1), Ordering::Relaxed);
             let mut out = Vec::new();
             if shared.epoch() != self.epoch {
                 self.epoch = shared.epoch();
@@ -74,11 +86,15 @@ impl Follower {
     }
 
     async fn take(&mut self, events: Vec<Event>, out: &mut Vec<FeedEvent>) {
-        let mut queues: Vec<VecDeque<FeedEntry>> = self.partitions.iter().map(|_| VecDeque::new()).collect();
+        let mut queues: Vec<VecDeque<FeedEntry>> =
+            self.partitions.iter().map(|_| VecDeque::new()).collect();
         for event in events {
             match event {
                 Event::Entry { feed, entry } => {
-                    let text = entry.field("e").and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
+                    let text = entry
+                        .field("e")
+                        .and_then(|text| std::str::from_utf8(text).ok())
+                        .unwrap_or_default();
                     match parse(entry.id, text) {
                         Ok(entry) => queues[feed].push_back(entry),
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
@@ -104,7 +120,9 @@ impl Follower {
                 }
             }
             let barrier = queues.iter().find_map(|queue| queue.front().cloned());
-            let Some(FeedEntry::Hunt { hunt, generation }) = barrier else { continue };
+            let Some(FeedEntry::Hunt { hunt, generation }) = barrier else {
+                continue;
+            };
             for queue in &mut queues {
                 if queue.front() == Some(&FeedEntry::Hunt { hunt, generation }) {
                     queue.pop_front();
@@ -124,7 +142,9 @@ impl Follower {
                 out.push(FeedEvent::Hunt(cached.hunt.clone()));
             }
             // The next change tells it; until then the scripts refuse what this instance's copy would get wrong.
-            Err(error) => tracing::warn!(hunt, generation, %error, "a hunt that changed cannot be read"),
+            Err(error) => {
+                tracing::warn!(hunt, generation, %error, "a hunt that changed cannot be read")
+            }
         }
     }
 
@@ -158,27 +178,38 @@ impl Follower {
     /// The last entry of a partition's feed, by its state.
     async fn position(&self, partition: Partition) -> Result<EntryId, StoreError> {
         self.core.check_identity().await?;
-        let mut ask = cmd("HMGET");
-        ask.arg(self.core.shared.keys.partition(partition).state()).arg("t").arg("n");
-        let mut reader = Reader::new(self.core.read(&ask).await?)?;
-        let mut number = || -> Result<u64, StoreError> {
-            reader.text()?.parse().map_err(|_| StoreError::Damaged("a partition's state is none".into()))
-        };
-        Ok(EntryId::new(number()?, number()?))
+        let states = self.core.partition_states().await?;
+        let state = states.get(usize::from(partition.index()));
+        state
+            .map(PartitionState::last)
+            .ok_or_else(|| StoreError::Damaged("a partition has no state".into()))
     }
 }
 
 /// Tells an entry; of several in a row about one wallet the last is enough.
 fn tell(entry: FeedEntry, out: &mut Vec<FeedEvent>) {
     let event = match entry {
-        FeedEntry::Ledger(Ledger { hunt, player, wallet, .. }) => {
-            if let Some(FeedEvent::Wallet { hunt: of, player: who, wallet: last }) = out.last_mut()
+        FeedEntry::Ledger(Ledger {
+            hunt,
+            player,
+            wallet,
+            ..
+        }) => {
+            if let Some(FeedEvent::Wallet {
+                hunt: of,
+                player: who,
+                wallet: last,
+            }) = out.last_mut()
                 && (*of, *who) == (hunt, player)
             {
                 *last = wallet;
                 return;
             }
-            FeedEvent::Wallet { hunt, player, wallet }
+            FeedEvent::Wallet {
+                hunt,
+                player,
+                wallet,
+            }
         }
         FeedEntry::Erased { player } => FeedEvent::Erased { player },
         FeedEntry::Unknown { hunt, player } => FeedEvent::Reload { hunt, player },

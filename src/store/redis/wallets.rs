@@ -38,13 +38,25 @@ impl Core {
 
     pub(super) fn settle_job(&self, number: &str, player: PlayerId, what: &str) -> Job<'_> {
         let keys = self.shared.keys.player(player.0);
-        let keys =
-            vec![keys.state(), keys.feed(), keys.wallet(number, player.0), keys.due(), keys.outages()];
-        Job::new(&self.shared.scripts.settle, keys).arg(number).arg(base62(player.0)).arg(what)
+        let keys = vec![
+            keys.state(),
+            keys.feed(),
+            keys.wallet(number, player.0),
+            keys.due(),
+            keys.outages(),
+        ];
+        Job::new(&self.shared.scripts.settle, keys)
+            .arg(number)
+            .arg(base62(player.0))
+            .arg(what)
     }
 
     /// See [`crate::store::Store::credit`].
-    pub(super) async fn credit(&self, id: &HuntId, player: PlayerId) -> Result<Credited, StoreError> {
+    pub(super) async fn credit(
+        &self,
+        id: &HuntId,
+        player: PlayerId,
+    ) -> Result<Credited, StoreError> {
         let hunt = self.hunt(id).await?;
         let job = self.settle_job(&hunt.number_text(), player, "credit");
         let mut reader = Reader::new(self.ask(job).await?)?;
@@ -64,8 +76,13 @@ impl Core {
         if let Some(entry) = ledger.named(hunt) {
             return Ok(entry);
         }
-        let hunt = self.load_hunt(&hunt.hunt.spec.id).await.map_err(|error| StoreError::Unknown(error.to_string()))?;
-        ledger.named(&hunt).ok_or_else(|| StoreError::Damaged("an entry names an unknown treasure".into()))
+        let hunt = self
+            .load_hunt(&hunt.hunt.spec.id)
+            .await
+            .map_err(|error| StoreError::Unknown(error.to_string()))?;
+        ledger
+            .named(&hunt)
+            .ok_or_else(|| StoreError::Damaged("an entry names an unknown treasure".into()))
     }
 
     /// See [`crate::store::Store::adjust`].
@@ -85,7 +102,10 @@ impl Core {
                     match adjusted(&hunt, new, Reader::new(value)?)? {
                         Outcome::Is(adjusted) => return Ok(adjusted),
                         Outcome::Needs(coins, wallet) => {
-                            if !self.borrow(&hunt, self.shared.partition_of(player), coins).await? {
+                            if !self
+                                .borrow(&hunt, self.shared.partition_of(player), coins)
+                                .await?
+                            {
                                 let outcome = Err(WalletError::CoinsOutOfRange.into());
                                 return Ok(Adjusted { outcome, wallet });
                             }
@@ -98,12 +118,22 @@ impl Core {
         }
     }
 
-    fn adjust_job(&self, hunt: &CachedHunt, player: PlayerId, new: &Adjustment) -> Result<Job<'_>, StoreError> {
+    fn adjust_job(
+        &self,
+        hunt: &CachedHunt,
+        player: PlayerId,
+        new: &Adjustment,
+    ) -> Result<Job<'_>, StoreError> {
         let number = hunt.number_text();
         let keys = self.shared.keys.player(player.0);
         let keys = vec![keys.state(), keys.feed(), keys.wallet(&number, player.0)];
-        let note = AdjustmentNote { reason: new.reason.clone(), key: new.key.clone(), by: new.by.clone() };
-        let note = serde_json::to_string(&note).map_err(|error| StoreError::Damaged(error.to_string()))?;
+        let note = AdjustmentNote {
+            reason: new.reason.clone(),
+            key: new.key.clone(),
+            by: new.by.clone(),
+        };
+        let note =
+            serde_json::to_string(&note).map_err(|error| StoreError::Damaged(error.to_string()))?;
         let amount = new.coins.unsigned_abs();
         let out_of_range = amount == 0 || amount > COINS_MAX;
         let mut field = [b'a'; 17];
@@ -135,7 +165,9 @@ impl Core {
         limit: usize,
     ) -> Result<Vec<Entry>, StoreError> {
         let hunt = self.hunt(id).await?;
-        let lines = self.history_lines(hunt.hunt.number, player, before, limit).await?;
+        let lines = self
+            .history_lines(hunt.hunt.number, player, before, limit)
+            .await?;
         let mut entries = Vec::with_capacity(lines.len());
         for line in &lines {
             entries.push(self.name(&hunt, line).await?);
@@ -167,11 +199,16 @@ impl Core {
             let mut reader = Reader::new(self.ask(job).await.map_err(read_failed)?)?;
             from = reader.text()?;
             if from == "lost" {
-                return Err(StoreError::Damaged(format!("entry {} of a history is missing", reader.text()?)));
+                return Err(StoreError::Damaged(format!(
+                    "entry {} of a history is missing",
+                    reader.text()?
+                )));
             }
             while !reader.is_done() {
                 let (id, text) = (reader.text()?, reader.text()?);
-                let id = id.parse().map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
+                let id = id
+                    .parse()
+                    .map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
                 lines.push(ledger(id, &text)?);
             }
         }
@@ -179,11 +216,18 @@ impl Core {
     }
 
     /// See [`crate::store::Store::reinstate`].
-    pub(super) async fn reinstate(&self, id: &HuntId, from: Millis, to: Millis) -> Result<Reinstated, StoreError> {
+    pub(super) async fn reinstate(
+        &self,
+        id: &HuntId,
+        from: Millis,
+        to: Millis,
+    ) -> Result<Reinstated, StoreError> {
         let hunt = self.hunt(id).await?;
         let mut sum = Reinstated::default();
         for partition in self.shared.partitions() {
-            let lost = self.lost_to_outage(partition, hunt.hunt.number, from, to).await?;
+            let lost = self
+                .lost_to_outage(partition, hunt.hunt.number, from, to)
+                .await?;
             let lost: Vec<_> = lost.into_iter().collect();
             for part in lost.chunks(REINSTATE_A_WRITE) {
                 let number = hunt.number_text();
@@ -211,7 +255,9 @@ impl Core {
                         }
                         "d" => {}
                         _ if answer.text()? == "range" => sum.refused += 1,
-                        _ => return Err(StoreError::Damaged("an expiry's entry is missing".into())),
+                        _ => {
+                            return Err(StoreError::Damaged("an expiry's entry is missing".into()));
+                        }
                     }
                 }
             }
@@ -230,7 +276,13 @@ impl Core {
     ) -> Result<BTreeMap<(PlayerId, u64), EntryId>, StoreError> {
         let mut lost = BTreeMap::new();
         self.walk_feed(partition, EntryId::MAX, |id, entry| {
-            let FeedEntry::Ledger(Ledger { hunt: of, player, what: What::Find(kind, find), .. }) = entry else {
+            let FeedEntry::Ledger(Ledger {
+                hunt: of,
+                player,
+                what: What::Find(kind, find),
+                ..
+            }) = entry
+            else {
                 return;
             };
             if of != hunt || !(from..=to).contains(&find.expires_at) {
@@ -266,10 +318,15 @@ impl Core {
             let Some(last) = entries.last() else { break };
             position = last.id;
             for entry in &entries {
-                let text = entry.field("e").and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
+                let text = entry
+                    .field("e")
+                    .and_then(|text| std::str::from_utf8(text).ok())
+                    .unwrap_or_default();
                 match parse(entry.id, text) {
                     Ok(known) => each(entry.id, known),
-                    Err(error) => return Err(StoreError::Damaged(format!("{}: {error}", entry.id))),
+                    Err(error) => {
+                        return Err(StoreError::Damaged(format!("{}: {error}", entry.id)));
+                    }
                 }
             }
         }
@@ -281,7 +338,9 @@ impl Core {
 pub(super) fn ledger(id: EntryId, text: &str) -> Result<Ledger, StoreError> {
     match parse(id, text) {
         Ok(FeedEntry::Ledger(ledger)) => Ok(ledger),
-        _ => Err(StoreError::Damaged(format!("entry {id} cannot be read: {text}"))),
+        _ => Err(StoreError::Damaged(format!(
+            "entry {id} cannot be read: {text}"
+        ))),
     }
 }
 
@@ -292,20 +351,31 @@ enum Outcome {
     Needs(u64, Wallet),
 }
 
-fn adjusted(hunt: &CachedHunt, new: &Adjustment, mut reader: Reader) -> Result<Outcome, StoreError> {
+fn adjusted(
+    hunt: &CachedHunt,
+    new: &Adjustment,
+    mut reader: Reader,
+) -> Result<Outcome, StoreError> {
     let at = reader.number()?;
     let wallet = reader.wallet()?;
     let mut answer = reader.list()?;
     let outcome = match answer.text()?.as_str() {
         "f" => {
-            let entry = Entry { seq: answer.number()?, at, change: Change::Adjust(new.clone()) };
+            let entry = Entry {
+                seq: answer.number()?,
+                at,
+                change: Change::Adjust(new.clone()),
+            };
             Ok(AdjustDecision::Recorded(entry))
         }
         "d" => {
             let (id, text) = (answer.text()?, answer.text()?);
-            let id = id.parse().map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
+            let id = id
+                .parse()
+                .map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
             let prior = ledger(id, &text)?.named(hunt);
-            let prior = prior.ok_or_else(|| StoreError::Damaged("an adjustment's entry is none".into()))?;
+            let prior =
+                prior.ok_or_else(|| StoreError::Damaged("an adjustment's entry is none".into()))?;
             match &prior.change {
                 Change::Adjust(made) if made.coins == new.coins && made.reason == new.reason => {
                     Ok(AdjustDecision::Duplicate(prior))
@@ -318,7 +388,11 @@ fn adjusted(hunt: &CachedHunt, new: &Adjustment, mut reader: Reader) -> Result<O
             "share" => return Ok(Outcome::Needs(answer.number()?, wallet)),
             "range" => Err(WalletError::CoinsOutOfRange.into()),
             "insufficient" => Err(WalletError::InsufficientCoins.into()),
-            _ => return Err(StoreError::Damaged("the entry of an adjustment is missing".into())),
+            _ => {
+                return Err(StoreError::Damaged(
+                    "the entry of an adjustment is missing".into(),
+                ));
+            }
         },
     };
     Ok(Outcome::Is(Adjusted { outcome, wallet }))
