@@ -9,6 +9,6 @@ local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if ARGV[2] == '1' then redis.call('HSET', KEYS[1], 'accepted_ms', now) end
 if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], 'replid') == ARGV[1] then return epoch end
 -- From the clock, so that an epoch which a failover took back is not used twice.
-epoch = math.max(epoch + 1, math.floor(now / 1000))
+epoch = math.max(epoch + 1, now)
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'replid', ARGV[1])
 return epoch
