@@ -1,2 +1,7 @@
 //! The `trove` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    trove::cli::main()
+}

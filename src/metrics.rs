@@ -4,15 +4,17 @@ use crate::front::FieldBlock;
 use crate::game::entry::{Change, Entry, Totals};
 use crate::game::hunt::Hunt;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Boundaries of the duration histograms, in seconds. 1 s is the objective's.
-const SECONDS: [f64; 15] =
-    [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+const SECONDS: [f64; 15] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+];
 
 /// A request slower than this is counted against its cause.
 pub const SLOW: Duration = Duration::from_secs(1);
@@ -90,8 +92,8 @@ pub struct Metrics {
     wallets: IntGauge,
     held: IntGauge,
     connections: IntGauge,
-    batches: IntGauge,
-    syncs: IntGauge,
+    batches: IntCounter,
+    syncs: IntCounter,
     /// The fields that every poll answer shares, prepared once.
     pub poll_fields: FieldBlock,
 }
@@ -114,9 +116,14 @@ pub struct Gauges {
 const SLOW_CAUSES: [&str; 4] = ["client", "shim", "app", "store"];
 const COIN_STATES: [&str; 5] = ["recorded", "credited", "expired", "pending", "revoked"];
 
-fn registered<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+fn registered<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    made: prometheus::Result<C>,
+) -> C {
     let collector = made.expect("the names below are valid");
-    registry.register(Box::new(collector.clone())).expect("the names below differ");
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("the names below differ");
     collector
 }
 
@@ -128,51 +135,90 @@ impl Metrics {
     #[must_use]
     pub fn new(instance_id: &str) -> Self {
         let registry = Registry::new();
-        let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+        let seconds =
+            |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let counters = |name: &str, help: &str| Opts::new(name, help);
         let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help));
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help));
         let requests = registered(
             &registry,
             HistogramVec::new(
-                seconds("trove_http_request_duration_seconds", "From a request's last byte in to its answer."),
+                seconds(
+                    "trove_http_request_duration_seconds",
+                    "From a request's last byte in to its answer.",
+                ),
                 &["route", "status_class"],
             ),
         );
         let store = registered(
             &registry,
             HistogramVec::new(
-                seconds("trove_store_command_duration_seconds", "How long the store took."),
+                seconds(
+                    "trove_store_command_duration_seconds",
+                    "How long the store took.",
+                ),
                 &["command"],
             ),
         );
         let slow = registered(
             &registry,
             IntCounterVec::new(
-                counters("trove_slow_requests_total", "Requests that took over 1 s, by what took longest."),
+                counters(
+                    "trove_slow_requests_total",
+                    "Requests that took over 1 s, by what took longest.",
+                ),
                 &["cause"],
             ),
         );
         Self {
             requests: Route::ALL
                 .iter()
-                .flat_map(|route| CLASSES.map(|class| requests.with_label_values(&[route.as_str(), class])))
+                .flat_map(|route| {
+                    CLASSES.map(|class| requests.with_label_values(&[route.as_str(), class]))
+                })
                 .collect(),
-            store: StoreCommand::ALL.iter().map(|command| store.with_label_values(&[command.as_str()])).collect(),
+            store: StoreCommand::ALL
+                .iter()
+                .map(|command| store.with_label_values(&[command.as_str()]))
+                .collect(),
             loop_lag: registered(
                 &registry,
-                Histogram::with_opts(seconds("trove_event_loop_lag_seconds", "How late the event loop's timer fires.")),
+                Histogram::with_opts(seconds(
+                    "trove_event_loop_lag_seconds",
+                    "How late the event loop's timer fires.",
+                )),
             ),
-            credits: registered(&registry, IntCounter::new("trove_credits_total", "Finds credited through this process.")),
-            slow: SLOW_CAUSES.map(|cause| slow.with_label_values(&[cause])).into(),
+            credits: counter(
+                "trove_credits_total",
+                "Finds credited through this process.",
+            ),
+            slow: SLOW_CAUSES
+                .map(|cause| slow.with_label_values(&[cause]))
+                .into(),
             coins: registered(
                 &registry,
-                IntGaugeVec::new(counters("trove_coins", "Coins of a hunt by state, as the store says."), &["hunt", "state"]),
+                IntGaugeVec::new(
+                    counters(
+                        "trove_coins",
+                        "Coins of a hunt by state, as the store says.",
+                    ),
+                    &["hunt", "state"],
+                ),
             ),
             wallets: gauge("trove_mirror_wallets", "Wallets in memory."),
             held: gauge("trove_held_polls", "Polls held until there is news."),
-            connections: gauge("trove_connections", "Open connections of the public listener."),
-            batches: gauge("trove_store_batches", "Transactions that the embedded store committed since its start."),
-            syncs: gauge("trove_store_syncs", "fdatasync calls of the embedded store since its start."),
+            connections: gauge(
+                "trove_connections",
+                "Open connections of the public listener.",
+            ),
+            batches: counter(
+                "trove_store_batches_total",
+                "Transactions that the embedded store committed.",
+            ),
+            syncs: counter(
+                "trove_store_syncs_total",
+                "fdatasync calls of the embedded store.",
+            ),
             poll_fields: FieldBlock::new(&[
                 ("content-type", "application/json"),
                 ("cache-control", "no-store"),
@@ -207,7 +253,10 @@ impl Metrics {
 
     /// A credit added entries.
     pub fn credited(&self, entries: &[Entry]) {
-        let credits = entries.iter().filter(|entry| matches!(entry.change, Change::Credit(_))).count();
+        let credits = entries
+            .iter()
+            .filter(|entry| matches!(entry.change, Change::Credit(_)))
+            .count();
         self.credits.inc_by(credits as u64);
     }
 
@@ -221,16 +270,28 @@ impl Metrics {
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
-        self.batches.set(count(gauges.batches));
-        self.syncs.set(count(gauges.syncs));
+        self.batches
+            .inc_by(gauges.batches.saturating_sub(self.batches.get()));
+        self.syncs
+            .inc_by(gauges.syncs.saturating_sub(self.syncs.get()));
         for (hunt, totals) in hunts {
-            let figures = [totals.recorded, totals.credited, totals.expired, totals.pending, totals.revoked];
+            let figures = [
+                totals.recorded,
+                totals.credited,
+                totals.expired,
+                totals.pending,
+                totals.revoked,
+            ];
             for (state, coins) in COIN_STATES.iter().zip(figures) {
-                self.coins.with_label_values(&[hunt.spec.id.as_str(), state]).set(count(coins));
+                self.coins
+                    .with_label_values(&[hunt.spec.id.as_str(), state])
+                    .set(count(coins));
             }
         }
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text).expect("memory takes every write");
+        TextEncoder::new()
+            .encode(&self.registry.gather(), &mut text)
+            .expect("memory takes every write");
         String::from_utf8(text).expect("the format is UTF-8")
     }
 }

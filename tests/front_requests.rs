@@ -432,6 +432,17 @@ fn a_panic_ends_one_connection() {
 }
 
 #[test]
+fn a_refusal_of_head_has_no_body() {
+    let server = Running::start();
+    for path in ["/panic-now", "/panic", "/bad-now"] {
+        let mut client = server.connect();
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert_eq!(client.reply_to("HEAD").status, 500);
+        client.expect_end();
+    }
+}
+
+#[test]
 fn an_answer_that_is_declined_half_written_is_taken_back() {
     let server = Running::start();
     let reply = server.ask(b"GET /half-now HTTP/1.1\r\nHost: x\r\n\r\n");

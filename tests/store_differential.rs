@@ -2,6 +2,11 @@
 //! embedded store side by side under one clock. Every answer, wallet, sequence number, history entry and sum must be the
 //! same. `TROVE_TEST_SEED` repeats a run.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "an unwrap that fails here fails its test, which is what it is for"
+)]
+
 mod redis_server;
 
 use rand::rngs::SmallRng;

@@ -1,5 +1,6 @@
 //! Where keys come from: the environment, else a file that the settings name, else the store's directory.
 
+use crate::config::Settings;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -111,7 +112,7 @@ pub enum KeyError {
 fn beside(dir: Option<&Path>) -> String {
     dir.map_or_else(String::new, |dir| {
         format!(
-            ", or name the directory of a store that was served before ({} has none)",
+            ", or name with --store the directory of a store that was served before ({} has none)",
             dir.display()
         )
     })
@@ -200,13 +201,13 @@ pub(super) fn find(
     Ok((vec![key], source(path)))
 }
 
-/// The admin key to send to a server: the environment's, or the one kept in the store's directory.
+/// The admin key to send to a server: the first that a server with the same settings takes.
 ///
 /// # Errors
 /// As [`super::Keys::load`].
-pub fn admin_key(secrets: &Secrets, store_dir: &Path) -> Result<String, KeyError> {
-    let secret = secrets.admin_key.as_deref();
-    let (keys, _) = find(&ADMIN, secret, Path::new(""), Some(store_dir), false)?;
+pub fn admin_key(settings: &Settings, secrets: &Secrets) -> Result<String, KeyError> {
+    let (secret, file) = (secrets.admin_key.as_deref(), &settings.auth.admin_keys_file);
+    let (keys, _) = find(&ADMIN, secret, file, Some(settings.store.dir()), false)?;
     let first = keys.into_iter().next();
     Ok(first.map_or_else(String::new, |key| key.key))
 }

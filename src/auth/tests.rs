@@ -24,6 +24,12 @@ fn keys() -> Keys {
     Keys::load(&settings(), &secrets, None).unwrap().0
 }
 
+fn kept_admin_key(dir: &Path) -> Result<String, KeyError> {
+    let mut settings = settings();
+    settings.store.url = format!("embedded:{}", dir.display());
+    admin_key(&settings, &Secrets::default())
+}
+
 /// A directory that is removed when the test ends.
 struct Dir(PathBuf);
 
@@ -353,7 +359,7 @@ fn without_keys_random_ones_are_made_once_and_kept_private() {
     assert_eq!(origin.token, KeySource::Kept(path.clone()));
     let token = first.sign(&PlayerName::new("anna").unwrap(), NOW, 60);
     assert!(second.verify(&token, NOW).is_ok());
-    let admin = admin_key(&none, &store).unwrap();
+    let admin = kept_admin_key(&store).unwrap();
     assert_eq!(
         (admin.len(), second.admin(&admin).as_deref()),
         (64, Some("admin"))
@@ -377,9 +383,7 @@ fn without_keys_and_without_a_store_to_keep_them_nothing_starts() {
         "there is no token key; set TROVE_TOKEN_KEY or auth.token_keys_file"
     );
     let dir = Dir::new();
-    let missing = admin_key(&secrets(None, None), &dir.0)
-        .unwrap_err()
-        .to_string();
+    let missing = kept_admin_key(&dir.0).unwrap_err().to_string();
     assert!(
         missing.starts_with("there is no admin key; set TROVE_ADMIN_KEY or"),
         "{missing}"
@@ -404,7 +408,7 @@ fn many_starts_at_once_agree_on_one_key() {
     let read = |_| admin(path);
     fn admin(dir: &Path) -> String {
         Keys::load(&Settings::default(), &Secrets::default(), Some(dir)).unwrap();
-        admin_key(&Secrets::default(), dir).unwrap()
+        kept_admin_key(dir).unwrap()
     }
     let found: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || read(n))).collect();

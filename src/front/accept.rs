@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::answer::push_refusal;
 use super::connection::Connection;
 use super::limits::Limits;
 use super::refusal::Refusal;
@@ -80,8 +79,12 @@ impl<B: Backend> Front<B> {
         listener: TcpListener,
         mut phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
+        let socket = SockRef::from(&listener);
         // Accepted sockets inherit it: one system call instead of one a connection.
-        SockRef::from(&listener).set_tcp_nodelay(true)?;
+        socket.set_tcp_nodelay(true)?;
+        // Listening again only changes the queue's length. The runtime's own is 128: a crowd that reconnects at once
+        // overflows it, and each client left out tries again a whole second later.
+        socket.listen(i32::try_from(self.limits.backlog_max).unwrap_or(i32::MAX))?;
         let clock = Clock(tokio::spawn({
             let front = self.clone();
             async move { front.tick().await }
@@ -141,11 +144,11 @@ impl<B: Backend> Front<B> {
             Some(EMFILE | ENFILE) => {
                 // The connection stays in the queue and the listener stays readable: without a descriptor to take it
                 // with, this loop would spin. The reserve lets it be told and closed.
-                if reserve.lend() {
-                    if let Some(Ok((stream, _))) = accept_now(listener).await {
-                        count(&self.counters.dropped_connections);
-                        self.shed(&stream);
-                    }
+                if reserve.lend()
+                    && let Some(Ok((stream, _))) = accept_now(listener).await
+                {
+                    count(&self.counters.dropped_connections);
+                    self.shed(&stream);
                 }
                 if !reserve.refill() {
                     warn!(%error, "no descriptor left for new connections");
@@ -153,7 +156,9 @@ impl<B: Backend> Front<B> {
                 }
                 Ok(())
             }
-            Some(EBADF | EFAULT | EINVAL | ENOTSOCK) => Err(io::Error::from(error.kind())),
+            Some(fatal @ (EBADF | EFAULT | EINVAL | ENOTSOCK)) => {
+                Err(io::Error::from_raw_os_error(fatal))
+            }
             _ if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
             _ => {
                 tracing::debug!(%error, "an accept failed");
@@ -165,18 +170,10 @@ impl<B: Backend> Front<B> {
 
     /// Answers 503 as well as it can be done at once, and closes.
     fn shed(&self, stream: &TcpStream) {
-        let mut answer = Vec::new();
-        push_refusal(
-            &mut answer,
-            Refusal::TooManyConnections,
-            false,
-            b"",
-            self.retry_after_s(),
-        );
         // A request left unread would turn the close into a reset, and take the answer with it.
         let mut request = [0; 4096];
         let _ = stream.try_read(&mut request);
-        let _ = stream.try_write(&answer);
+        let _ = stream.try_write(&self.refusal(Refusal::TooManyConnections));
     }
 
     async fn drain(self: &Arc<Self>) {

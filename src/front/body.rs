@@ -115,10 +115,10 @@ impl Pipe {
 impl Inner {
     /// A reader that waits in the connection's own task is polled again anyway: waking it would only cost a turn.
     fn wake_reader(&mut self, own: &Waker) {
-        if let Some(reader) = self.reader.take() {
-            if !reader.will_wake(own) {
-                reader.wake();
-            }
+        if let Some(reader) = self.reader.take()
+            && !reader.will_wake(own)
+        {
+            reader.wake();
         }
     }
 }
@@ -174,10 +174,10 @@ impl http_body::Body for Body {
                     inner.reader = Some(cx.waker().clone());
                 }
                 // In the connection's own task nothing need be woken: it looks once the backend has been polled.
-                if let Some(connection) = &inner.connection {
-                    if !connection.will_wake(cx.waker()) {
-                        connection.wake_by_ref();
-                    }
+                if let Some(connection) = &inner.connection
+                    && !connection.will_wake(cx.waker())
+                {
+                    connection.wake_by_ref();
                 }
                 Poll::Pending
             }
@@ -209,10 +209,11 @@ impl Drop for Body {
             inner.reader_gone = true;
             inner.slot = None;
             // A connection that reads on behalf of another task learns that it need not.
-            if inner.wanted && inner.end.is_none() {
-                if let Some(connection) = inner.connection.take() {
-                    connection.wake();
-                }
+            if inner.wanted
+                && inner.end.is_none()
+                && let Some(connection) = inner.connection.take()
+            {
+                connection.wake();
             }
         }
     }

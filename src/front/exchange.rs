@@ -5,15 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::Body as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Persistence, Shape};
 use super::body::{Body, BodyError, Pipe};
-use super::chunk::{ChunkDecoder, ChunkError, ChunkStep};
+use super::chunk::ChunkDecoder;
 use super::connection::{Connection, Flow, Sent, Stage, Timer};
-use super::head::{Framing, Head};
+use super::framing::Framing;
+use super::head::Head;
+use super::intake::Intake;
 use super::refusal::Refusal;
 use super::request;
 use super::response::{Delimiter, write_head};
@@ -27,13 +29,6 @@ enum Progress<B: Backend> {
     Calling(Pin<Box<B::Future>>),
     Streaming(Pin<Box<B::Body>>),
     Over,
-}
-
-/// The rest of a request's body, on the wire.
-enum Intake {
-    Done,
-    Length(u64),
-    Chunked(ChunkDecoder),
 }
 
 /// One request and its answer. Boxed, so that a connection without one is small.
@@ -158,24 +153,11 @@ impl<B: Backend> Exchange<B> {
 
     /// Consumes what the input has of the body; `None` if that was framing only.
     fn decode(&mut self, s: &mut Scratch) -> Result<Option<Bytes>, Refusal> {
-        let input = &s.input[s.start..s.end];
-        let (consumed, piece, done) = match &mut self.intake {
-            Intake::Done => (0, None, false),
-            Intake::Length(left) => {
-                let len = usize::try_from(*left)
-                    .unwrap_or(usize::MAX)
-                    .min(input.len());
-                *left -= len as u64;
-                (len, Some(Bytes::copy_from_slice(&input[..len])), *left == 0)
-            }
-            Intake::Chunked(decoder) => decode_chunks(decoder, input, self.body_left)?,
-        };
-        let bytes = piece.as_ref().map_or(0, Bytes::len);
-        self.body_left = self.body_left.saturating_sub(bytes as u64);
+        let (consumed, piece) = self.intake.take(&s.input[s.start..s.end], self.body_left)?;
+        self.body_left = self
+            .body_left
+            .saturating_sub(piece.as_ref().map_or(0, Bytes::len) as u64);
         s.consume(consumed);
-        if done {
-            self.intake = Intake::Done;
-        }
         Ok(piece)
     }
 
@@ -303,38 +285,6 @@ impl<B: Backend> Drop for Exchange<B> {
     }
 }
 
-/// Consumes chunks up to the end of the input or of the body. Returns the bytes consumed, the data, and whether the body
-/// has ended.
-fn decode_chunks(
-    decoder: &mut ChunkDecoder,
-    input: &[u8],
-    left: u64,
-) -> Result<(usize, Option<Bytes>, bool), Refusal> {
-    let mut data = BytesMut::new();
-    let mut at = 0;
-    loop {
-        match decoder.decode(&input[at..]) {
-            Ok(ChunkStep::Data { skip, len }) => {
-                if (data.len() + len) as u64 > left {
-                    return Err(Refusal::BodyTooLarge);
-                }
-                if data.is_empty() {
-                    data.reserve(input.len() - at - skip);
-                }
-                data.extend_from_slice(&input[at + skip..at + skip + len]);
-                at += skip + len;
-            }
-            Ok(ChunkStep::More) => return Ok((input.len(), some(data), false)),
-            Ok(ChunkStep::End { consumed }) => return Ok((at + consumed, some(data), true)),
-            Err(ChunkError::Malformed | ChunkError::TooLong) => return Err(Refusal::BadChunk),
-        }
-    }
-}
-
-fn some(data: BytesMut) -> Option<Bytes> {
-    (!data.is_empty()).then(|| data.freeze())
-}
-
 impl<IO, B> Connection<IO, B>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -401,10 +351,10 @@ where
                     s.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
             }
-            if !s.out.is_empty() {
-                if let Sent::Stopped(flow) = self.send(cx, s) {
-                    return Some(flow);
-                }
+            if !s.out.is_empty()
+                && let Sent::Stopped(flow) = self.send(cx, s)
+            {
+                return Some(flow);
             }
             if s.taken >= self.front.limits.turn_bytes_max as usize {
                 return Some(Flow::Yield);
@@ -532,10 +482,10 @@ where
                     return Flow::Go;
                 }
             }
-            if !s.out.is_empty() {
-                if let Sent::Stopped(flow) = self.send(cx, s) {
-                    return flow;
-                }
+            if !s.out.is_empty()
+                && let Sent::Stopped(flow) = self.send(cx, s)
+            {
+                return flow;
             }
             match self.read(cx, s, usize::MAX) {
                 Poll::Pending => {

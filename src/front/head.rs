@@ -7,8 +7,10 @@ use std::time::Instant;
 use memchr::memchr;
 
 use super::chunk::is_token;
+use super::framing::{Framing, Seen};
 use super::limits::{FIELDS_CAPACITY, Limits};
 use super::refusal::Refusal;
+use super::target::{is_host, split_target};
 
 /// Where a request came from and when; what [`Head::parse`] cannot read from the bytes.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +19,6 @@ pub struct Origin {
     pub peer: SocketAddr,
     /// When the last byte of the request's head was read.
     pub arrived: Instant,
-}
-
-/// How the end of a request's body is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// There is no body.
-    Empty,
-    /// `Content-Length`, above 0.
-    Length(u64),
-    /// `Transfer-Encoding: chunked`.
-    Chunked,
 }
 
 /// Room for the fields of a head, on the caller's stack: [`Head::parse`] borrows it.
@@ -197,7 +188,7 @@ impl<'h> Head<'h> {
         self.minor
     }
 
-    /// All fields in the order sent.
+    /// All fields in the order sent, also those that concern the connection only.
     pub fn fields(&self) -> impl Iterator<Item = (&'h str, &'h [u8])> + use<'h> {
         self.fields.iter().map(|field| (field.name, field.value))
     }
@@ -298,114 +289,6 @@ fn first(slot: &mut u8, index: u8) {
     }
 }
 
-/// What the fields said about framing and the connection.
-#[derive(Default)]
-struct Seen {
-    hosts: u8,
-    length: Option<u64>,
-    coding: Option<Coding>,
-    close: bool,
-    keep_alive: bool,
-    expects_continue: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Coding {
-    Chunked,
-    Misused,
-    Unknown,
-}
-
-impl Seen {
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        // `str::parse` would take a sign. Twice the same is refused as well: no honest client sends it.
-        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-        let number = std::str::from_utf8(value)
-            .ok()
-            .filter(|_| digits)
-            .and_then(|text| text.parse().ok());
-        match (number, self.length) {
-            (Some(number), None) => self.length = Some(number),
-            _ => return Err(Refusal::BadContentLength),
-        }
-        Ok(())
-    }
-
-    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        if self.coding.is_some() {
-            return Err(Refusal::BadTransferEncoding);
-        }
-        let names_chunked = value
-            .windows(7)
-            .any(|window| window.eq_ignore_ascii_case(b"chunked"));
-        self.coding = Some(if value.eq_ignore_ascii_case(b"chunked") {
-            Coding::Chunked
-        } else if names_chunked || value.is_empty() {
-            Coding::Misused
-        } else {
-            Coding::Unknown
-        });
-        Ok(())
-    }
-
-    fn framing(&self, minor: u8) -> Result<Framing, Refusal> {
-        match (self.coding, self.length) {
-            (Some(_), Some(_)) => Err(Refusal::LengthAndCoding),
-            (Some(_), None) if minor == 0 => Err(Refusal::BadTransferEncoding),
-            (Some(Coding::Chunked), None) => Ok(Framing::Chunked),
-            (Some(Coding::Misused), None) => Err(Refusal::BadTransferEncoding),
-            (Some(Coding::Unknown), None) => Err(Refusal::UnknownTransferCoding),
-            (None, None | Some(0)) => Ok(Framing::Empty),
-            (None, Some(length)) => Ok(Framing::Length(length)),
-        }
-    }
-
-    fn connection(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        for option in connection_options(value) {
-            if option.eq_ignore_ascii_case(b"close") {
-                self.close = true;
-            } else if option.eq_ignore_ascii_case(b"keep-alive") {
-                self.keep_alive = true;
-            } else if PROTECTED
-                .iter()
-                .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
-            {
-                return Err(Refusal::BadConnection);
-            }
-        }
-        Ok(())
-    }
-
-    fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        if !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(Refusal::UnknownExpectation);
-        }
-        self.expects_continue = true;
-        Ok(())
-    }
-}
-
-/// Fields that `Connection` may not have dropped: a client that asks for it wants this server and the next to see
-/// different requests.
-const PROTECTED: [&str; 8] = [
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "authorization",
-    "cookie",
-    "content-type",
-    "forwarded",
-    "x-forwarded-for",
-];
-
-/// The comma-separated options of a `Connection` field.
-pub(super) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value
-        .split(|byte| *byte == b',')
-        .map(<[u8]>::trim_ascii)
-        .filter(|option| !option.is_empty())
-}
-
 /// `httparse` takes a bare LF for a line end; a proxy in front may not, and then the two read different requests.
 /// One branchless pass, which the compiler turns into vector code.
 fn lines_end_in_crlf(head: &[u8]) -> bool {
@@ -451,84 +334,18 @@ fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
                 .split(|byte| b"\r\n".contains(byte))
                 .next()
                 .unwrap_or_default();
-            let version = line.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
-            match version.strip_prefix(b"HTTP/") {
-                Some([b'0'..=b'9']) | Some([b'0'..=b'9', b'.', b'0'..=b'9']) => {
-                    Refusal::UnknownVersion
-                }
+            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+            let version = match words[..] {
+                [_, _, version] => version.strip_prefix(b"HTTP/"),
+                _ => None,
+            };
+            match version {
+                Some([b'0'..=b'9'] | [b'0'..=b'9', b'.', b'0'..=b'9']) => Refusal::UnknownVersion,
                 _ => Refusal::BadRequestLine,
             }
         }
         httparse::Error::Token | httparse::Error::Status => Refusal::BadRequestLine,
     }
-}
-
-/// Bytes of `Host`: a name or address with an optional port (RFC 3986 host without user, percent-encoding included).
-fn is_host(value: &[u8]) -> bool {
-    value
-        .iter()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~:[]!$&'()*+;=%".contains(byte))
-}
-
-/// Bytes of a target: RFC 3986's, and of the rest only `[ ] ^ { | }`, which clients are known to send. No byte of a
-/// fragment, no backslash (some servers take it for a slash), nothing above 126.
-static TARGET_BYTES: [bool; 256] = {
-    let mut table = [false; 256];
-    let allowed =
-        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/?@!$&'()*+,;=%[]^{|}";
-    let mut i = 0;
-    while i < allowed.len() {
-        table[allowed[i] as usize] = true;
-        i += 1;
-    }
-    table
-};
-
-/// Path and query of a target. An absolute target is accepted when its authority is the `Host`.
-fn split_target<'h>(
-    method: &str,
-    target: &'h str,
-    host: Option<&[u8]>,
-) -> Result<(&'h str, Option<&'h str>), Refusal> {
-    let bytes = target.as_bytes();
-    if !bytes
-        .iter()
-        .fold(true, |good, byte| good & TARGET_BYTES[usize::from(*byte)])
-    {
-        return Err(Refusal::BadTarget);
-    }
-    let local = if bytes.first() == Some(&b'/') {
-        target
-    } else if target == "*" && method == "OPTIONS" {
-        return Ok((target, None));
-    } else {
-        let rest = strip_prefix_ignoring_case(target, "http://")
-            .or_else(|| strip_prefix_ignoring_case(target, "https://"))
-            .ok_or(Refusal::BadTarget)?;
-        let end = rest
-            .bytes()
-            .position(|byte| byte == b'/' || byte == b'?')
-            .unwrap_or(rest.len());
-        let (authority, local) = rest.split_at(end);
-        if authority.is_empty() || !is_host(authority.as_bytes()) {
-            return Err(Refusal::BadTarget);
-        }
-        if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_bytes())) {
-            return Err(Refusal::TargetHostMismatch);
-        }
-        local
-    };
-    let (path, query) = match memchr(b'?', local.as_bytes()) {
-        Some(at) => (&local[..at], Some(&local[at + 1..])),
-        None => (local, None),
-    };
-    Ok((if path.is_empty() { "/" } else { path }, query))
-}
-
-fn strip_prefix_ignoring_case<'h>(text: &'h str, prefix: &str) -> Option<&'h str> {
-    let head = text.get(..prefix.len())?;
-    head.eq_ignore_ascii_case(prefix)
-        .then(|| &text[prefix.len()..])
 }
 
 /// Whether a field's name and value can be written to the wire without changing what the message means.

@@ -17,6 +17,8 @@ pub struct Limits {
     /// Connections open at once. Past it, new ones are answered 503 and closed; none of the old ones is touched.
     /// `serve` lowers it to what the descriptor limit leaves after `descriptors_reserved`. Default 100,000.
     pub connections_max: u32,
+    /// Connections that the kernel may hold ready to be accepted (it caps this by `net.core.somaxconn`). Default 4,096.
+    pub backlog_max: u32,
     /// Refused connections that may linger at once, so that their clients can read the 503. Past it they are dropped
     /// unanswered. Default 64.
     pub refusals_max: u32,
@@ -82,6 +84,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections_max: 100_000,
+            backlog_max: 4096,
             refusals_max: 64,
             descriptors_reserved: 256,
             head_bytes_max: 16 * 1024,
@@ -163,12 +166,8 @@ impl Limits {
                 "retry_after_s_min is above retry_after_s_max",
             ),
             (
-                self.connections_max > 0
-                    && self
-                        .connections_max
-                        .checked_add(self.refusals_max)
-                        .is_some(),
-                "connections_max is 0, or too large together with refusals_max",
+                (1..=4_000_000).contains(&self.connections_max) && self.refusals_max <= 10_000,
+                "connections_max is not 1 to 4,000,000 (each has a place of 28 bytes), or refusals_max is above 10,000",
             ),
             (
                 ![

@@ -1,10 +1,13 @@
 //! The HTTP/1.1 connection layer: a lean, hard server for one event loop.
 //!
 //! A [`Front`] stands between sockets and a [`Backend`]. It reads requests strictly (what two servers could read
-//! differently is refused, see [`Refusal`]), keeps every bound of [`Limits`], frames every answer itself, and costs an
-//! idle connection less than 1,000 bytes.
+//! differently is refused, see [`Refusal`]), keeps every bound of [`Limits`] and frames every answer itself.
 //!
-//! The life of a connection, in `connection.rs`: it *reads* until it has a head; offers it to
+//! An idle connection costs 905 bytes measured, and 28 for its place, which is there from the start: its task is 256, the
+//! runtime's registration of its socket another 256, both aligned to 128. A poll answered at once is one read and one
+//! write; of its CPU time 85 % is the kernel's.
+//!
+//! The life of a connection (`connection.rs`): it *reads* until it has a head; offers it to
 //! [`Backend::answer_now`]; if that declines, holds an *exchange* with [`Backend::call`], feeding it the body and
 //! writing its answer; *discards* what was not wanted of the body; and reads on. In the end it *closes* its half and
 //! *lingers* until the client has closed the other, so that the last answer is not lost to a reset.
@@ -27,15 +30,19 @@ mod chunk;
 mod closing;
 mod connection;
 mod exchange;
+mod framing;
 mod head;
+mod intake;
 mod limits;
 mod output;
+mod reading;
 mod refusal;
 mod request;
 mod response;
 mod scratch;
 mod seats;
 mod service;
+mod target;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,7 +58,8 @@ pub use answer::{Answer, FieldBlock, UnwritableField};
 pub use body::{Body, BodyError};
 pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
-pub use head::{FieldSlots, Framing, Head, Origin, field_slots};
+pub use framing::Framing;
+pub use head::{FieldSlots, Head, Origin, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
 pub use refusal::Refusal;
 pub use seats::TICK_MS;
@@ -202,6 +210,16 @@ impl<B: Backend> Front<B> {
             self.seats
                 .tick(u32::try_from(ticks).unwrap_or(u32::MAX - 1));
         }
+    }
+
+    /// A refusal's whole answer, for a connection that has no turn of its own.
+    fn refusal(&self, refusal: Refusal) -> Vec<u8> {
+        let mut answer = Vec::new();
+        let scratch = scratch::Scratch::take(self.unix_s.load(Relaxed));
+        let retry_after_s = self.retry_after_s();
+        answer::push_refusal(&mut answer, refusal, false, &scratch.date, retry_after_s);
+        scratch.give_back();
+        answer
     }
 
     /// Seconds that a refused client is asked to stay away: spread, so that a crowd does not return as one.

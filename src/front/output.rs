@@ -28,11 +28,11 @@ where
             kept.sent = 0;
         }
         s.out.clear();
-        if let Some(exchange) = &mut self.exchange {
-            if std::mem::take(&mut exchange.piece_is_chunk) {
-                // Leaves with the next chunk, or at the end of this turn.
-                s.out.extend_from_slice(b"\r\n");
-            }
+        if let Some(exchange) = &mut self.exchange
+            && std::mem::take(&mut exchange.piece_is_chunk)
+        {
+            // Leaves with the next chunk, or at the end of this turn.
+            s.out.extend_from_slice(b"\r\n");
         }
         if self.unflushed && Pin::new(&mut self.io).poll_flush(cx).is_pending() {
             self.arm(Timer::Write);
@@ -113,10 +113,10 @@ where
                         Some(kept) if from_unsent => kept.sent += of_before,
                         _ => at += of_before,
                     }
-                    if written > of_before {
-                        if let Some(exchange) = &mut self.exchange {
-                            exchange.piece_written(written - of_before);
-                        }
+                    if written > of_before
+                        && let Some(exchange) = &mut self.exchange
+                    {
+                        exchange.piece_written(written - of_before);
                     }
                 }
             }

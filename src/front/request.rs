@@ -7,7 +7,8 @@ use http::{Method, Request, Uri, Version};
 
 use super::answer::is_framing;
 use super::body::Body;
-use super::head::{Head, connection_options};
+use super::framing::connection_options;
+use super::head::Head;
 use super::refusal::Refusal;
 
 /// The request as a service gets it: target in origin form, hop-by-hop fields dropped (`content-length` stays: it tells

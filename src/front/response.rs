@@ -8,7 +8,7 @@ use http_body::SizeHint;
 use super::answer::{
     Persistence, Shape, is_bodiless, is_framing, push_field, push_head, push_number,
 };
-use super::head::connection_options;
+use super::framing::connection_options;
 use super::refusal::Refusal;
 
 /// Pieces of a body up to this size are copied behind what is already to be written; larger ones are written from where

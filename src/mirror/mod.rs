@@ -122,18 +122,30 @@ impl Mirror {
             Load::default()
         });
         load.waiters.push(sender);
-        if first { Turn::Yours(receiver) } else { Turn::Joined(receiver) }
+        if first {
+            Turn::Yours(receiver)
+        } else {
+            Turn::Joined(receiver)
+        }
     }
 
     /// What reading a wallet gave.
     pub fn loaded(&mut self, key: Key, result: Result<Wallet, StoreError>) {
-        let Some(Load { later, void, waiters }) = self.loads.remove(&key) else { return };
+        let Some(Load {
+            later,
+            void,
+            waiters,
+        }) = self.loads.remove(&key)
+        else {
+            return;
+        };
         let result = result.map(|read| later.filter(|later| later.seq > read.seq).unwrap_or(read));
         if let Ok(wallet) = &result
             && !void
         {
             let watchers = &self.watchers;
-            self.slots.insert(key, *wallet, |key| watchers.contains_key(&key));
+            self.slots
+                .insert(key, *wallet, |key| watchers.contains_key(&key));
         }
         for waiter in waiters {
             let _ = waiter.send(result.clone());
@@ -240,15 +252,24 @@ impl Mirror {
 mod tests {
     use super::*;
 
-    const KEY: Key = Key { hunt: 1, player: PlayerId(7) };
+    const KEY: Key = Key {
+        hunt: 1,
+        player: PlayerId(7),
+    };
 
     fn at(seq: u64) -> Wallet {
-        Wallet { seq, balance: seq * 10, ..Wallet::default() }
+        Wallet {
+            seq,
+            balance: seq * 10,
+            ..Wallet::default()
+        }
     }
 
     fn loaded(wallet: Wallet) -> Mirror {
         let mut mirror = Mirror::new(10, 2);
-        let Turn::Yours(_) = mirror.load(KEY) else { panic!("nobody else asked") };
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
         mirror.loaded(KEY, Ok(wallet));
         mirror
     }
@@ -265,8 +286,12 @@ mod tests {
     #[test]
     fn a_change_during_the_read_is_not_lost() {
         let mut mirror = Mirror::new(10, 2);
-        let Turn::Yours(mut first) = mirror.load(KEY) else { panic!("nobody else asked") };
-        let Turn::Joined(mut second) = mirror.load(KEY) else { panic!("somebody asked") };
+        let Turn::Yours(mut first) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
+        let Turn::Joined(mut second) = mirror.load(KEY) else {
+            panic!("somebody asked")
+        };
         mirror.apply(KEY, at(6));
         mirror.loaded(KEY, Ok(at(5)));
         assert_eq!(mirror.get(KEY), Some(at(6)));
@@ -279,10 +304,15 @@ mod tests {
         let mut mirror = Mirror::new(10, 2);
         mirror.apply(KEY, at(6));
         assert_eq!(mirror.get(KEY), None);
-        let Turn::Yours(_) = mirror.load(KEY) else { panic!("nobody else asked") };
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
         mirror.loaded(KEY, Err(StoreError::Busy));
         assert!(mirror.is_empty());
-        assert!(matches!(mirror.load(KEY), Turn::Yours(_)), "a read that failed is tried again");
+        assert!(
+            matches!(mirror.load(KEY), Turn::Yours(_)),
+            "a read that failed is tried again"
+        );
     }
 
     #[test]
@@ -290,16 +320,26 @@ mod tests {
         let mut mirror = loaded(at(5));
         let mut held = mirror.hold(KEY).unwrap();
         let other = Key { hunt: 2, ..KEY };
-        let Turn::Yours(mut read) = mirror.load(other) else { panic!("nobody else asked") };
+        let Turn::Yours(mut read) = mirror.load(other) else {
+            panic!("nobody else asked")
+        };
         mirror.reset();
         assert_eq!(held.try_recv(), Ok(()));
         assert_eq!(mirror.get(KEY), None);
         mirror.loaded(other, Ok(at(9)));
         assert_eq!(read.try_recv().unwrap(), Ok(at(9)));
-        assert_eq!(mirror.get(other), None, "it may have been read before the reset");
+        assert_eq!(
+            mirror.get(other),
+            None,
+            "it may have been read before the reset"
+        );
         mirror.load(KEY);
         mirror.loaded(KEY, Ok(at(3)));
-        assert_eq!(mirror.get(KEY), Some(at(3)), "a sequence may be lower than before");
+        assert_eq!(
+            mirror.get(KEY),
+            Some(at(3)),
+            "a sequence may be lower than before"
+        );
         mirror.reload(KEY);
         assert_eq!(mirror.get(KEY), None);
     }
@@ -313,7 +353,9 @@ mod tests {
         let other = mirror.hold(KEY).unwrap();
         assert!(mirror.hold(KEY).is_none(), "two are held at most");
         drop(other);
-        let again = mirror.hold(KEY).expect("a poll that has gone leaves its place");
+        let again = mirror
+            .hold(KEY)
+            .expect("a poll that has gone leaves its place");
         mirror.release(KEY, again);
         assert_eq!(mirror.held(), 1);
         mirror.apply(KEY, at(6));
@@ -324,9 +366,19 @@ mod tests {
     #[test]
     fn one_credit_runs_for_all_who_ask() {
         let mut mirror = loaded(at(5));
-        let Turn::Yours(mut first) = mirror.credit(KEY) else { panic!("nobody else asked") };
-        let Turn::Joined(mut second) = mirror.credit(KEY) else { panic!("somebody asked") };
-        mirror.credited(KEY, Ok(Credited { wallet: at(7), entries: Vec::new() }));
+        let Turn::Yours(mut first) = mirror.credit(KEY) else {
+            panic!("nobody else asked")
+        };
+        let Turn::Joined(mut second) = mirror.credit(KEY) else {
+            panic!("somebody asked")
+        };
+        mirror.credited(
+            KEY,
+            Ok(Credited {
+                wallet: at(7),
+                entries: Vec::new(),
+            }),
+        );
         assert_eq!(first.try_recv().unwrap().unwrap().wallet, at(7));
         assert_eq!(second.try_recv().unwrap().unwrap().wallet, at(7));
         assert_eq!(mirror.get(KEY), Some(at(7)));

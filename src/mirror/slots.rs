@@ -35,7 +35,12 @@ impl Slots {
     #[must_use]
     pub fn new(slots_max: usize) -> Self {
         let slots_max = slots_max.clamp(1, u32::MAX as usize);
-        Self { slots: Vec::new(), by_key: AHashMap::new(), hand: 0, slots_max }
+        Self {
+            slots: Vec::new(),
+            by_key: AHashMap::new(),
+            hand: 0,
+            slots_max,
+        }
     }
 
     /// The wallet, which counts as used.
@@ -48,7 +53,9 @@ impl Slots {
 
     /// Takes a later state of a wallet that is here. Says whether it was later.
     pub fn update(&mut self, key: Key, wallet: Wallet) -> bool {
-        let Some(index) = self.by_key.get(&key) else { return false };
+        let Some(index) = self.by_key.get(&key) else {
+            return false;
+        };
         let slot = &mut self.slots[*index as usize];
         let later = wallet.seq > slot.wallet.seq;
         if later {
@@ -63,7 +70,11 @@ impl Slots {
             self.update(key, wallet);
             return;
         }
-        let slot = Slot { key, wallet, used: true };
+        let slot = Slot {
+            key,
+            wallet,
+            used: true,
+        };
         let index = if self.slots.len() < self.slots_max {
             self.slots.push(slot);
             self.slots.len() - 1
@@ -74,7 +85,8 @@ impl Slots {
             index
         };
         // The vector is never longer than slots_max, which fits.
-        self.by_key.insert(key, u32::try_from(index).unwrap_or(u32::MAX));
+        self.by_key
+            .insert(key, u32::try_from(index).unwrap_or(u32::MAX));
     }
 
     /// The next slot that was not used since the hand last passed. Ends within two rounds, also when all are kept.
@@ -92,11 +104,14 @@ impl Slots {
 
     /// Takes a wallet out.
     pub fn remove(&mut self, key: Key) {
-        let Some(index) = self.by_key.remove(&key) else { return };
+        let Some(index) = self.by_key.remove(&key) else {
+            return;
+        };
         let index = index as usize;
         self.slots.swap_remove(index);
         if let Some(moved) = self.slots.get(index) {
-            self.by_key.insert(moved.key, u32::try_from(index).unwrap_or(u32::MAX));
+            self.by_key
+                .insert(moved.key, u32::try_from(index).unwrap_or(u32::MAX));
         }
         if self.hand >= self.slots.len() {
             self.hand = 0;
@@ -128,12 +143,24 @@ mod tests {
     use super::*;
 
     fn key(n: u64) -> Key {
-        Key { hunt: 1, player: PlayerId(n) }
+        Key {
+            hunt: 1,
+            player: PlayerId(n),
+        }
     }
 
     fn with(n: u64) -> Slots {
         let mut slots = Slots::new(3);
-        (0..n).for_each(|i| slots.insert(key(i), Wallet { balance: i, ..Wallet::default() }, |_| false));
+        (0..n).for_each(|i| {
+            slots.insert(
+                key(i),
+                Wallet {
+                    balance: i,
+                    ..Wallet::default()
+                },
+                |_| false,
+            )
+        });
         slots
     }
 
@@ -141,11 +168,19 @@ mod tests {
     fn a_full_set_puts_out_what_was_not_used_lately() {
         let mut slots = with(4);
         assert_eq!(slots.len(), 3);
-        assert_eq!(slots.get(key(0)), None, "all were used alike: the oldest goes");
+        assert_eq!(
+            slots.get(key(0)),
+            None,
+            "all were used alike: the oldest goes"
+        );
         assert!(slots.get(key(1)).is_some());
         slots.insert(key(9), Wallet::default(), |_| false);
         assert_eq!(slots.get(key(2)), None);
-        assert!(slots.get(key(1)).is_some() && slots.get(key(3)).is_some() && slots.get(key(9)).is_some());
+        assert!(
+            slots.get(key(1)).is_some()
+                && slots.get(key(3)).is_some()
+                && slots.get(key(9)).is_some()
+        );
     }
 
     #[test]

@@ -44,7 +44,11 @@ impl Hot {
     /// When a client should poll next: jittered, and longer when the loop is behind.
     pub fn next_poll_ms(&mut self, load: &LoopLoad) -> u64 {
         let spread = 1.0 + self.poll_jitter * (self.random.random::<f64>() * 2.0 - 1.0);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
         let ms = (self.poll_interval_ms as f64 * spread * load.factor()) as u64;
         ms.max(1)
     }
@@ -78,7 +82,12 @@ pub struct Caller {
 impl App {
     /// The application on a store.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>, settings: Settings, keys: Keys, instance_id: HeaderValue) -> Arc<Self> {
+    pub fn new(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        keys: Keys,
+        instance_id: HeaderValue,
+    ) -> Arc<Self> {
         let hot = Hot {
             tokens: TokenCache::new(settings.auth.token_cache_max),
             mirror: Mirror::new(settings.limits.wallets_max, settings.poll.held_max),
@@ -106,11 +115,17 @@ impl App {
 
     /// The settings now.
     pub fn settings(&self) -> Arc<Settings> {
-        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.settings
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn keys(&self) -> Arc<Keys> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.keys
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Takes settings and keys that were read again. What was built from the old ones at start stays.
@@ -121,7 +136,10 @@ impl App {
         // A token that a removed key signed must not stay verified.
         hot.tokens.clear();
         drop(hot);
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 
@@ -146,7 +164,11 @@ impl App {
         let mut hot = self.hot();
         for event in events {
             match event {
-                FeedEvent::Wallet { hunt, player, wallet } => hot.mirror.apply(Key { hunt, player }, wallet),
+                FeedEvent::Wallet {
+                    hunt,
+                    player,
+                    wallet,
+                } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
                 FeedEvent::Reset { .. } => {
@@ -157,7 +179,8 @@ impl App {
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
                     hot.tokens.clear();
-                    let numbers: Vec<u32> = hot.hunts.values().map(|live| live.hunt.number).collect();
+                    let numbers: Vec<u32> =
+                        hot.hunts.values().map(|live| live.hunt.number).collect();
                     hot.mirror.erase(player, numbers.into_iter());
                 }
             }
@@ -174,7 +197,11 @@ impl App {
     /// # Errors
     /// 404.
     pub fn hunt(&self, id: &str) -> Result<Arc<LiveHunt>, Problem> {
-        self.hot().hunts.get(id).cloned().ok_or_else(Problem::no_such_hunt)
+        self.hot()
+            .hunts
+            .get(id)
+            .cloned()
+            .ok_or_else(Problem::no_such_hunt)
     }
 
     /// The hunt with this id, unless it is archived.
@@ -183,7 +210,11 @@ impl App {
     /// 404, or 410 for an archived one.
     pub fn playable_hunt(&self, id: &str) -> Result<Arc<LiveHunt>, Problem> {
         let live = self.hunt(id)?;
-        if live.hunt.operator == Some(HuntState::Archived) { Err(Problem::hunt_archived()) } else { Ok(live) }
+        if live.hunt.operator == Some(HuntState::Archived) {
+            Err(Problem::hunt_archived())
+        } else {
+            Ok(live)
+        }
     }
 
     /// Waits for a store operation, and notes how long.
@@ -214,7 +245,10 @@ impl App {
             match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
                     if let Some(player) = entry.slot {
-                        return Ok(Caller { name: entry.claims.player.clone(), player });
+                        return Ok(Caller {
+                            name: entry.claims.player.clone(),
+                            player,
+                        });
                     }
                     entry.claims.clone()
                 }
@@ -225,15 +259,29 @@ impl App {
                 }
             }
         };
-        let opening = Opening { name: claims.player.clone(), issued_at: Some(claims.issued_at_ms) };
-        let opened = self.ask(StoreCommand::OpenPlayers, self.store.open_players(vec![opening])).await?;
+        let opening = Opening {
+            name: claims.player.clone(),
+            issued_at: Some(claims.issued_at_ms),
+        };
+        let opened = self
+            .ask(
+                StoreCommand::OpenPlayers,
+                self.store.open_players(vec![opening]),
+            )
+            .await?;
         let Some(Ok(player)) = opened.into_iter().next() else {
-            return Err(Problem::unauthorized("erased", "the player was erased after this token was issued"));
+            return Err(Problem::unauthorized(
+                "erased",
+                "the player was erased after this token was issued",
+            ));
         };
         if let Some(entry) = self.hot().tokens.get(token.as_bytes(), now) {
             entry.slot = Some(player);
         }
-        Ok(Caller { name: claims.player, player })
+        Ok(Caller {
+            name: claims.player,
+            player,
+        })
     }
 
     /// The name of the admin key that the request carries.
@@ -243,13 +291,22 @@ impl App {
     pub fn admin(&self, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
         let bearer = bearer(headers)?;
         let named = self.keys().admin(bearer);
-        named.ok_or_else(|| Problem::new(403, "admin_key_needed", "this needs an admin key as the bearer token"))
+        named.ok_or_else(|| {
+            Problem::new(
+                403,
+                "admin_key_needed",
+                "this needs an admin key as the bearer token",
+            )
+        })
     }
 
     /// Signs a token.
     pub fn sign(&self, player: &PlayerName, ttl_s: u64) -> (String, Millis) {
         let now = self.store.now();
-        (self.keys().sign(player, now, ttl_s), (now / 1_000 + ttl_s) * 1_000)
+        (
+            self.keys().sign(player, now, ttl_s),
+            (now / 1_000 + ttl_s) * 1_000,
+        )
     }
 
     /// The wallet from memory, or from the store into memory.
@@ -288,7 +345,11 @@ impl App {
     ///
     /// # Errors
     /// The store's.
-    pub async fn credit(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Arc<Credited>, StoreError> {
+    pub async fn credit(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<Arc<Credited>, StoreError> {
         let turn = self.hot().mirror.credit(key);
         let receiver = match turn {
             Turn::Joined(receiver) => receiver,
@@ -312,7 +373,11 @@ impl App {
 fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
     let id = hunt.spec.id.clone();
     // The feed and an operation's answer both tell of it, in either order.
-    if hot.hunts.get(&id).is_none_or(|live| live.hunt.generation < hunt.generation) {
+    if hot
+        .hunts
+        .get(&id)
+        .is_none_or(|live| live.hunt.generation < hunt.generation)
+    {
         hot.hunts.insert(id, Arc::new(LiveHunt::new(hunt)));
     }
 }
@@ -323,7 +388,9 @@ fn note_store_wait(waited: Duration) {
     let _ = STORE_WAIT_US.try_with(|sum| sum.set(sum.get().saturating_add(us)));
 }
 
-async fn waited<T>(receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn waited<T>(
+    receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     let began = Instant::now();
     let result = receiver.await;
     note_store_wait(began.elapsed());
@@ -335,7 +402,12 @@ async fn waited<T>(receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError
 /// # Errors
 /// 401 without one.
 pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
-    let missing = || Problem::unauthorized("token_missing", "this needs an Authorization header with a bearer token");
+    let missing = || {
+        Problem::unauthorized(
+            "token_missing",
+            "this needs an Authorization header with a bearer token",
+        )
+    };
     let value = headers.get(header::AUTHORIZATION).ok_or_else(missing)?;
     strip_bearer(value.as_bytes()).ok_or_else(missing)
 }
@@ -347,7 +419,9 @@ pub fn strip_bearer(value: &[u8]) -> Option<&str> {
     if !scheme.eq_ignore_ascii_case(b"bearer ") {
         return None;
     }
-    std::str::from_utf8(token.trim_ascii()).ok().filter(|token| !token.is_empty())
+    std::str::from_utf8(token.trim_ascii())
+        .ok()
+        .filter(|token| !token.is_empty())
 }
 
 fn token_problem(error: TokenError) -> Problem {

@@ -58,7 +58,10 @@ fn routes(app: Arc<App>) -> Router {
         .route("/hunts/{hunt}/close", post(hunts::close))
         .route("/hunts/{hunt}/archive", post(hunts::archive))
         .route("/hunts/{hunt}/finds", post(bulk::record))
-        .route("/hunts/{hunt}/players/{player}/adjust", post(players::adjust))
+        .route(
+            "/hunts/{hunt}/players/{player}/adjust",
+            post(players::adjust),
+        )
         .route("/hunts/{hunt}/reinstate", post(hunts::reinstate))
         .route("/hunts/{hunt}/export", get(hunts::export))
         .route("/health", get(health::health))
@@ -78,7 +81,10 @@ pub(super) async fn method_not_allowed() -> Problem {
 }
 
 fn cors_layer(origins: &[String]) -> CorsLayer {
-    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    let origins: Vec<HeaderValue> = origins
+        .iter()
+        .filter_map(|origin| origin.parse().ok())
+        .collect();
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
@@ -103,7 +109,8 @@ fn cors_layer(origins: &[String]) -> CorsLayer {
 /// Which route a request takes, for the metrics and for the size of its body.
 fn route_of(method: &str, path: &str) -> Route {
     let mut parts = path.split('/').skip(1);
-    let parts = [parts.next(), parts.next(), parts.next(), parts.next()].map(Option::unwrap_or_default);
+    let parts =
+        [parts.next(), parts.next(), parts.next(), parts.next()].map(Option::unwrap_or_default);
     match (method, parts) {
         ("GET" | "HEAD", ["treasure", _, "", ""]) => Route::Poll,
         ("POST", ["treasure", _, "finds", ""]) => Route::Find,
@@ -147,16 +154,29 @@ impl Backend for AppBackend {
 
     fn call(&self, request: Request<front::Body>) -> Self::Future {
         let route = route_of(request.method().as_str(), request.uri().path());
-        let arrived = request.extensions().get::<Origin>().map_or_else(Instant::now, |origin| origin.arrived);
+        let arrived = request
+            .extensions()
+            .get::<Origin>()
+            .map_or_else(Instant::now, |origin| origin.arrived);
         let traceparent = traceparent(request.headers());
         let router = self.router.clone();
         let app = self.app.clone();
         let answer = async move {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
             let store = Duration::from_micros(STORE_WAIT_US.with(Cell::get));
-            finish(&app, response, route, arrived, store, traceparent.as_deref())
+            finish(
+                &app,
+                response,
+                route,
+                arrived,
+                store,
+                traceparent.as_deref(),
+            )
         };
-        Watched { answer: Box::pin(STORE_WAIT_US.scope(Cell::new(0), answer)), route }
+        Watched {
+            answer: Box::pin(STORE_WAIT_US.scope(Cell::new(0), answer)),
+            route,
+        }
     }
 }
 
@@ -172,7 +192,8 @@ fn finish(
     let status = response.status();
     if status.is_client_error() && !is_problem(&response) {
         // From axum itself: a path that is not UTF-8, say.
-        response = Problem::new(status.as_u16(), "bad_request", "the request cannot be read").into_response();
+        response = Problem::new(status.as_u16(), "bad_request", "the request cannot be read")
+            .into_response();
     }
     let took = arrived.elapsed();
     // A held poll was waiting for news, not for us.
@@ -181,7 +202,13 @@ fn finish(
         app.metrics.request(route, status.as_u16(), took, store);
         if took >= crate::metrics::SLOW {
             let (took_ms, store_ms) = (took.as_millis(), store.as_millis());
-            tracing::warn!(route = route.as_str(), took_ms, store_ms, traceparent, "a slow request");
+            tracing::warn!(
+                route = route.as_str(),
+                took_ms,
+                store_ms,
+                traceparent,
+                "a slow request"
+            );
         }
     }
     let mut timing = Vec::with_capacity(48);
@@ -200,14 +227,18 @@ fn finish(
 }
 
 fn is_problem(response: &Response) -> bool {
-    response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == PROBLEM_JSON)
+    response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind == PROBLEM_JSON)
         || response.status() == StatusCode::NOT_MODIFIED
 }
 
 /// The trace that a request belongs to (W3C Trace Context), to be named with what is logged of it.
 fn traceparent(headers: &HeaderMap) -> Option<String> {
     let value = headers.get("traceparent")?.to_str().ok()?;
-    let well_formed = value.len() == 55 && value.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    let well_formed =
+        value.len() == 55 && value.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     well_formed.then(|| value.to_owned())
 }
 
@@ -226,7 +257,11 @@ impl Future for Watched {
         let took = began.elapsed();
         if took > SLOW_TURN {
             let turn_ms = took.as_millis();
-            tracing::warn!(route = self.route.as_str(), turn_ms, "a request held the event loop");
+            tracing::warn!(
+                route = self.route.as_str(),
+                turn_ms,
+                "a request held the event loop"
+            );
         }
         polled
     }

@@ -48,38 +48,79 @@ type Judged = Result<(PlayerName, NewFind), Problem>;
 
 /// One find, judged by its shape alone.
 fn judge(find: BulkFind) -> Judged {
-    let wrong = |pointer: &str, error: crate::game::ids::IdError| Problem::malformed(pointer, error.to_string());
+    let wrong = |pointer: &str, error: crate::game::ids::IdError| {
+        Problem::malformed(pointer, error.to_string())
+    };
     let player = PlayerName::new(&find.player).map_err(|error| wrong("/player", error))?;
-    let id = find.id.map(|id| FindId::new(&id).map_err(|error| wrong("/id", error))).transpose()?;
+    let id = find
+        .id
+        .map(|id| FindId::new(&id).map_err(|error| wrong("/id", error)))
+        .transpose()?;
     let what = match (find.treasure, find.coins) {
         (Some(treasure), None) => {
             What::Treasure(TreasureId::new(&treasure).map_err(|error| wrong("/treasure", error))?)
         }
         (None, Some(coins)) if coins <= COINS_MAX => What::Coins(coins),
-        (None, Some(_)) => return Err(Problem::new(422, "coins_out_of_range", "coins must be 0 to 2^53 - 1")),
-        _ => return Err(Problem::malformed("", "a find has either a treasure or coins")),
+        (None, Some(_)) => {
+            return Err(Problem::new(
+                422,
+                "coins_out_of_range",
+                "coins must be 0 to 2^53 - 1",
+            ));
+        }
+        _ => {
+            return Err(Problem::malformed(
+                "",
+                "a find has either a treasure or coins",
+            ));
+        }
     };
     if find.found_at.is_some_and(|time| time > COINS_MAX) {
-        return Err(Problem::malformed("/found_at", "must be milliseconds since the epoch"));
+        return Err(Problem::malformed(
+            "/found_at",
+            "must be milliseconds since the epoch",
+        ));
     }
-    Ok((player, NewFind { what, id, found_at: find.found_at }))
+    Ok((
+        player,
+        NewFind {
+            what,
+            id,
+            found_at: find.found_at,
+        },
+    ))
 }
 
 /// Takes a body apart. A malformed array is refused whole, for nobody can say where its finds end; a malformed line or
 /// find is refused alone.
 fn parse(mut bytes: Vec<u8>, finds_max: usize) -> Result<Vec<Judged>, Problem> {
-    let too_many = || Problem::new(413, "too_many_finds", format!("at most {finds_max} finds are taken at once"));
+    let too_many = || {
+        Problem::new(
+            413,
+            "too_many_finds",
+            format!("at most {finds_max} finds are taken at once"),
+        )
+    };
     let is_array = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
     let judged: Vec<Judged> = if is_array {
-        let raw: Vec<&serde_json::value::RawValue> = serde_json::from_slice(&bytes)
-            .map_err(|error| Problem::malformed("", format!("the body is not a JSON array: {error}")))?;
+        let raw: Vec<&serde_json::value::RawValue> =
+            serde_json::from_slice(&bytes).map_err(|error| {
+                Problem::malformed("", format!("the body is not a JSON array: {error}"))
+            })?;
         if raw.len() > finds_max {
             return Err(too_many());
         }
-        raw.into_iter().map(|raw| json::parse(&mut raw.get().as_bytes().to_vec()).and_then(judge)).collect()
+        raw.into_iter()
+            .map(|raw| json::parse(&mut raw.get().as_bytes().to_vec()).and_then(judge))
+            .collect()
     } else {
-        let lines = bytes.split_mut(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty());
-        let judged: Vec<Judged> = lines.take(finds_max + 1).map(|line| json::parse(line).and_then(judge)).collect();
+        let lines = bytes
+            .split_mut(|b| *b == b'\n')
+            .filter(|line| !line.trim_ascii().is_empty());
+        let judged: Vec<Judged> = lines
+            .take(finds_max + 1)
+            .map(|line| json::parse(line).and_then(judge))
+            .collect();
         if judged.len() > finds_max {
             return Err(too_many());
         }
@@ -125,10 +166,20 @@ pub async fn record(
         }
         record_step(&app, &live, step, &mut outcomes).await?;
     }
-    let count = |status: u16| outcomes.iter().filter(|outcome| outcome.status == status).count();
+    let count = |status: u16| {
+        outcomes
+            .iter()
+            .filter(|outcome| outcome.status == status)
+            .count()
+    };
     let (recorded, duplicates) = (count(201), count(200));
     let refused = outcomes.len() - recorded - duplicates;
-    let answer = BulkAnswer { recorded, duplicates, refused, outcomes };
+    let answer = BulkAnswer {
+        recorded,
+        duplicates,
+        refused,
+        outcomes,
+    };
     // Ten thousand outcomes are a megabyte of JSON.
     let body = json::off_loop(move || Json(answer).into_response()).await?;
     Ok(no_store(body))
@@ -143,9 +194,15 @@ async fn record_step(
     let openings: Vec<Opening> = step
         .iter()
         .filter_map(|judged| judged.as_ref().ok())
-        .map(|(name, _)| Opening { name: name.clone(), issued_at: None })
+        .map(|(name, _)| Opening {
+            name: name.clone(),
+            issued_at: None,
+        })
         .collect();
-    let mut opened = app.ask(StoreCommand::OpenPlayers, app.store.open_players(openings)).await?.into_iter();
+    let mut opened = app
+        .ask(StoreCommand::OpenPlayers, app.store.open_players(openings))
+        .await?
+        .into_iter();
     let mut finds: Vec<(PlayerId, NewFind)> = Vec::with_capacity(step.len());
     // For each of the step: its problem, or that its outcome is the store's next.
     let mut problems = Vec::with_capacity(step.len());
@@ -158,7 +215,11 @@ async fn record_step(
                     None
                 }
                 Some(Err(erased)) => Some(erased.into()),
-                None => Some(Problem::new(500, "internal_error", "the store opened too few players")),
+                None => Some(Problem::new(
+                    500,
+                    "internal_error",
+                    "the store opened too few players",
+                )),
             },
         };
         problems.push(problem);
@@ -167,7 +228,13 @@ async fn record_step(
     let recorded = app.ask(StoreCommand::Record, record).await?;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
-        hot.mirror.apply(Key { hunt: live.hunt.number, player }, wallet);
+        hot.mirror.apply(
+            Key {
+                hunt: live.hunt.number,
+                player,
+            },
+            wallet,
+        );
     }
     drop(hot);
     let mut decided = recorded.outcomes.into_iter();
@@ -176,7 +243,11 @@ async fn record_step(
             Some(problem) => refused(&problem),
             None => match decided.next() {
                 Some(outcome) => outcome_of(outcome),
-                None => refused(&Problem::new(500, "internal_error", "the store gave no outcome")),
+                None => refused(&Problem::new(
+                    500,
+                    "internal_error",
+                    "the store gave no outcome",
+                )),
             },
         };
         outcomes.push(outcome);
@@ -199,14 +270,22 @@ fn refused(problem: &Problem) -> BulkOutcome {
 fn outcome_of(outcome: RecordOutcome) -> BulkOutcome {
     let (status, find, expired) = match outcome {
         Ok(Decision::Duplicate(find)) => (200, find, None),
-        Ok(Decision::Recorded(Entry { change: Change::Find(find), .. }, expired)) => {
+        Ok(Decision::Recorded(
+            Entry {
+                change: Change::Find(find),
+                ..
+            },
+            expired,
+        )) => {
             let reason = match expired.map(|entry| entry.change) {
                 Some(Change::Expire(_, reason)) => Some(expiry_reason(reason)),
                 _ => None,
             };
             (201, find, reason)
         }
-        Ok(Decision::Recorded(..)) => return refused(&Problem::new(500, "internal_error", "no find was recorded")),
+        Ok(Decision::Recorded(..)) => {
+            return refused(&Problem::new(500, "internal_error", "no find was recorded"));
+        }
         Err(refusal) => return refused(&refusal.into()),
     };
     BulkOutcome {
@@ -226,22 +305,37 @@ mod tests {
 
     fn codes(body: &str) -> Result<Vec<&'static str>, &'static str> {
         let judged = parse(body.as_bytes().to_vec(), 3).map_err(|problem| problem.code)?;
-        Ok(judged.into_iter().map(|judged| judged.map_or_else(|problem| problem.code, |_| "ok")).collect())
+        Ok(judged
+            .into_iter()
+            .map(|judged| judged.map_or_else(|problem| problem.code, |_| "ok"))
+            .collect())
     }
 
     #[test]
     fn an_array_and_lines_are_the_same() {
         let find = r#"{"id":"1","player":"p","coins":5}"#;
         assert_eq!(codes(&format!("[{find},{find}]")), Ok(vec!["ok", "ok"]));
-        assert_eq!(codes(&format!(" \n{find}\r\n\n{find}\n")), Ok(vec!["ok", "ok"]));
+        assert_eq!(
+            codes(&format!(" \n{find}\r\n\n{find}\n")),
+            Ok(vec!["ok", "ok"])
+        );
     }
 
     #[test]
     fn a_bad_find_is_refused_alone_and_a_bad_array_whole() {
         let find = r#"{"id":"1","player":"p","coins":5}"#;
-        assert_eq!(codes(&format!("{find}\n{{\"player\"\n{find}")), Ok(vec!["ok", "malformed_body", "ok"]));
-        assert_eq!(codes(&format!("[{find},{{\"player\":\"a b\",\"coins\":1}}]")), Ok(vec!["ok", "malformed_body"]));
-        assert_eq!(codes(&format!("[{find},{{\"player\"]")), Err("malformed_body"));
+        assert_eq!(
+            codes(&format!("{find}\n{{\"player\"\n{find}")),
+            Ok(vec!["ok", "malformed_body", "ok"])
+        );
+        assert_eq!(
+            codes(&format!("[{find},{{\"player\":\"a b\",\"coins\":1}}]")),
+            Ok(vec!["ok", "malformed_body"])
+        );
+        assert_eq!(
+            codes(&format!("[{find},{{\"player\"]")),
+            Err("malformed_body")
+        );
         assert_eq!(codes("[]"), Err("malformed_body"));
         assert_eq!(codes(""), Err("malformed_body"));
     }
@@ -251,13 +345,23 @@ mod tests {
         let lines = r#"{"id":"1","player":"p"}
             {"id":"1","player":"p","coins":1,"treasure":"t"}
             {"id":"1","player":"p","coins":9007199254740992}"#;
-        assert_eq!(codes(lines), Ok(vec!["malformed_body", "malformed_body", "coins_out_of_range"]));
+        assert_eq!(
+            codes(lines),
+            Ok(vec![
+                "malformed_body",
+                "malformed_body",
+                "coins_out_of_range"
+            ])
+        );
     }
 
     #[test]
     fn more_finds_than_allowed_are_refused_whole() {
         let find = r#"{"id":"1","player":"p","coins":5}"#;
         assert_eq!(codes(&[find; 4].join("\n")), Err("too_many_finds"));
-        assert_eq!(codes(&format!("[{}]", [find; 4].join(","))), Err("too_many_finds"));
+        assert_eq!(
+            codes(&format!("[{}]", [find; 4].join(","))),
+            Err("too_many_finds")
+        );
     }
 }

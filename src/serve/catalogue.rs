@@ -34,10 +34,20 @@ impl Selection {
     /// 422 that names the field that does not exist.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let mut bits = 1;
-        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let bit = FIELDS.iter().position(|field| *field == name).ok_or_else(|| {
-                Problem::parameter("fields", format!("has no {name}; there are {}", FIELDS.join(", ")))
-            })?;
+        for name in text
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+        {
+            let bit = FIELDS
+                .iter()
+                .position(|field| *field == name)
+                .ok_or_else(|| {
+                    Problem::parameter(
+                        "fields",
+                        format!("has no {name}; there are {}", FIELDS.join(", ")),
+                    )
+                })?;
             bits |= 1 << bit;
         }
         Ok(Self(bits))
@@ -61,19 +71,25 @@ pub struct Catalogue {
     pub etag: String,
 }
 
+/// A catalogue that whoever asks first prepares.
+type Prepared = Arc<OnceCell<Arc<Catalogue>>>;
+
 /// A hunt that this instance serves.
 #[derive(Debug)]
 pub struct LiveHunt {
     /// The hunt.
     pub hunt: Arc<Hunt>,
-    selections: Mutex<Vec<(Selection, Arc<OnceCell<Arc<Catalogue>>>)>>,
+    selections: Mutex<Vec<(Selection, Prepared)>>,
 }
 
 impl LiveHunt {
     /// Without a prepared catalogue.
     #[must_use]
     pub fn new(hunt: Arc<Hunt>) -> Self {
-        Self { hunt, selections: Mutex::default() }
+        Self {
+            hunt,
+            selections: Mutex::default(),
+        }
     }
 
     /// The catalogue, prepared off the event loop by whoever asks first.
@@ -82,13 +98,19 @@ impl LiveHunt {
     /// 500 when preparing it panics.
     pub async fn catalogue(&self, selection: Selection) -> Result<Arc<Catalogue>, Problem> {
         let cell = {
-            let mut selections = self.selections.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut selections = self
+                .selections
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             match selections.iter().position(|(kept, _)| *kept == selection) {
                 Some(index) => selections[index].1.clone(),
                 None => {
                     if selections.len() >= SELECTIONS_MAX {
                         // The full catalogue stays; of the others the oldest goes.
-                        let oldest = selections.iter().position(|(kept, _)| *kept != Selection::ALL).unwrap_or(0);
+                        let oldest = selections
+                            .iter()
+                            .position(|(kept, _)| *kept != Selection::ALL)
+                            .unwrap_or(0);
                         selections.remove(oldest);
                     }
                     let cell = Arc::new(OnceCell::new());
@@ -98,7 +120,9 @@ impl LiveHunt {
             }
         };
         let hunt = self.hunt.clone();
-        let prepared = cell.get_or_try_init(|| off_loop(move || Arc::new(prepare(&hunt, selection)))).await?;
+        let prepared = cell
+            .get_or_try_init(|| off_loop(move || Arc::new(prepare(&hunt, selection))))
+            .await?;
         Ok(prepared.clone())
     }
 }
@@ -136,8 +160,14 @@ fn prepare(hunt: &Hunt, selection: Selection) -> Catalogue {
         id: treasure.id.as_str(),
         name: treasure.name.as_deref().filter(|_| selection.has(1)),
         coins: selection.has(2).then_some(treasure.coins),
-        lat: treasure.place.map(|(lat, _)| lat).filter(|_| selection.has(3)),
-        lon: treasure.place.map(|(_, lon)| lon).filter(|_| selection.has(4)),
+        lat: treasure
+            .place
+            .map(|(lat, _)| lat)
+            .filter(|_| selection.has(3)),
+        lon: treasure
+            .place
+            .map(|(_, lon)| lon)
+            .filter(|_| selection.has(4)),
         repeatable: (selection.has(5) && treasure.repeatable).then_some(true),
     });
     let wire = Wire {
@@ -170,7 +200,10 @@ mod tests {
     #[test]
     fn a_selection_always_has_the_id() {
         assert_eq!(Selection::parse("coins").unwrap(), Selection(0b101));
-        assert_eq!(Selection::parse("id, name,coins,lat,lon,repeatable").unwrap(), Selection::ALL);
+        assert_eq!(
+            Selection::parse("id, name,coins,lat,lon,repeatable").unwrap(),
+            Selection::ALL
+        );
         assert_eq!(Selection::parse("").unwrap(), Selection(1));
         assert_eq!(Selection::parse("code").unwrap_err().code, "bad_parameter");
     }

@@ -17,8 +17,16 @@ impl Cursor {
     pub fn parse(text: &str) -> Option<Self> {
         let (epoch, seq) = text.split_once('.')?;
         // `parse` would take a sign, which a cursor never has.
-        let number = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?;
-        Some(Self { epoch: number(epoch)?, seq: number(seq)? })
+        let number = |digits: &str| {
+            digits
+                .bytes()
+                .all(|b| b.is_ascii_digit())
+                .then(|| digits.parse().ok())?
+        };
+        Some(Self {
+            epoch: number(epoch)?,
+            seq: number(seq)?,
+        })
     }
 
     /// Finds the first cursor in an `If-None-Match` list of our own ETags; others are none of ours.
@@ -54,8 +62,15 @@ impl Cursor {
 /// 422 for a cursor that is none.
 pub fn since(query: Option<&str>) -> Result<Option<Cursor>, Problem> {
     let Some(query) = query else { return Ok(None) };
-    let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("since=")) else { return Ok(None) };
-    Cursor::parse(value).map(Some).ok_or_else(|| Problem::parameter("since", "must be a cursor from an earlier poll"))
+    let Some(value) = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("since="))
+    else {
+        return Ok(None);
+    };
+    Cursor::parse(value)
+        .map(Some)
+        .ok_or_else(|| Problem::parameter("since", "must be a cursor from an earlier poll"))
 }
 
 #[cfg(test)]
@@ -65,7 +80,18 @@ mod tests {
     #[test]
     fn a_cursor_is_two_numbers() {
         assert_eq!(Cursor::parse("17.4"), Some(Cursor { epoch: 17, seq: 4 }));
-        for bad in ["", ".", "1", "1.", ".1", "1.2.3", "+1.2", "1.-2", "a.b", "1.18446744073709551616"] {
+        for bad in [
+            "",
+            ".",
+            "1",
+            "1.",
+            ".1",
+            "1.2.3",
+            "+1.2",
+            "1.-2",
+            "a.b",
+            "1.18446744073709551616",
+        ] {
             assert_eq!(Cursor::parse(bad), None, "{bad:?}");
         }
     }
@@ -81,7 +107,10 @@ mod tests {
 
     #[test]
     fn since_is_found_among_other_parameters() {
-        assert_eq!(since(Some("a=b&since=1.2")).unwrap(), Some(Cursor { epoch: 1, seq: 2 }));
+        assert_eq!(
+            since(Some("a=b&since=1.2")).unwrap(),
+            Some(Cursor { epoch: 1, seq: 2 })
+        );
         assert_eq!(since(Some("a=b")).unwrap(), None);
         assert!(since(Some("since=x")).is_err());
     }

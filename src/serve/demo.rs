@@ -82,28 +82,48 @@ pub async fn start(app: &Arc<App>, public: SocketAddr) -> Result<Players, String
     let places = places()?;
     let id = HuntId::new(HUNT).map_err(|error| error.to_string())?;
     if app.hunt(HUNT).is_err() {
-        let spec = document(&places).validate().map_err(|errors| format!("{errors:?}"))?;
-        let made = app.store.put_hunt(spec).await.map_err(|error| error.to_string())?;
+        let spec = document(&places)
+            .validate()
+            .map_err(|errors| format!("{errors:?}"))?;
+        let made = app
+            .store
+            .put_hunt(spec)
+            .await
+            .map_err(|error| error.to_string())?;
         app.take_hunt(made.map_err(|error| error.to_string())?.0);
     }
     let live = app.hunt(HUNT).map_err(|problem| problem.detail)?;
     if live.hunt.state(app.store.now()) != HuntState::Open {
-        let opened = app.store.step_hunt(&id, LifeStep::Open).await.map_err(|error| error.to_string())?;
+        let opened = app
+            .store
+            .step_hunt(&id, LifeStep::Open)
+            .await
+            .map_err(|error| error.to_string())?;
         app.take_hunt(opened.map_err(|error| error.to_string())?);
     }
     let sign = |name: &str| PlayerName::new(name).map(|player| app.sign(&player, TOKEN_TTL_S).0);
     let token = sign("you").map_err(|error| error.to_string())?;
-    let tokens: Result<Vec<String>, _> = (1..=PLAYERS).map(|n| sign(&format!("demo-{n}"))).collect();
+    let tokens: Result<Vec<String>, _> =
+        (1..=PLAYERS).map(|n| sign(&format!("demo-{n}"))).collect();
     let tokens = tokens.map_err(|error| error.to_string())?;
-    let treasures: Arc<[(String, bool)]> =
-        places.iter().enumerate().map(|(nth, place)| (place.id.clone(), nth % REPEATABLE_EVERY == 0)).collect();
-    let treasure = places.first().map_or_else(String::new, |place| place.id.clone());
+    let treasures: Arc<[(String, bool)]> = places
+        .iter()
+        .enumerate()
+        .map(|(nth, place)| (place.id.clone(), nth % REPEATABLE_EVERY == 0))
+        .collect();
+    let treasure = places
+        .first()
+        .map_or_else(String::new, |place| place.id.clone());
     let (stop, stopped) = watch::channel(false);
     std::thread::Builder::new()
         .name("trove-demo".into())
         .spawn(move || play(reachable(public), tokens, &treasures, stopped))
         .map_err(|error| error.to_string())?;
-    Ok(Players { stop, token, treasure })
+    Ok(Players {
+        stop,
+        token,
+        treasure,
+    })
 }
 
 /// An address that can be connected to, for one that is listened on.
@@ -122,7 +142,12 @@ impl Players {
 
     /// Says on standard output where to look, in commands to paste.
     pub fn announce(&self, public: SocketAddr, ops: SocketAddr) {
-        let (public, ops, token, treasure) = (reachable(public), reachable(ops), &self.token, &self.treasure);
+        let (public, ops, token, treasure) = (
+            reachable(public),
+            reachable(ops),
+            &self.token,
+            &self.treasure,
+        );
         println!(
             "
 Trove is running a demo: {PLAYERS} simulated players hunt for treasures at airports of the world.
@@ -146,8 +171,18 @@ Stop it with Ctrl-C. Everything is kept for the next start.
     }
 }
 
-fn play(server: SocketAddr, tokens: Vec<String>, treasures: &Arc<[(String, bool)]>, mut stop: watch::Receiver<bool>) {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+fn play(
+    server: SocketAddr,
+    tokens: Vec<String>,
+    treasures: &Arc<[(String, bool)]>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    else {
+        return;
+    };
     runtime.block_on(async move {
         for (nth, token) in tokens.into_iter().enumerate() {
             tokio::spawn(one_player(server, token, treasures.clone(), nth as u64));
@@ -157,7 +192,12 @@ fn play(server: SocketAddr, tokens: Vec<String>, treasures: &Arc<[(String, bool)
 }
 
 /// Plays until the runtime ends, connecting again whenever the connection is lost.
-async fn one_player(server: SocketAddr, token: String, treasures: Arc<[(String, bool)]>, seed: u64) {
+async fn one_player(
+    server: SocketAddr,
+    token: String,
+    treasures: Arc<[(String, bool)]>,
+    seed: u64,
+) {
     let mut random = SmallRng::seed_from_u64(seed);
     loop {
         tokio::time::sleep(Duration::from_millis(random.random_range(0..2_000))).await;
@@ -167,7 +207,9 @@ async fn one_player(server: SocketAddr, token: String, treasures: Arc<[(String, 
     }
 }
 
-async fn connect(server: SocketAddr) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
+async fn connect(
+    server: SocketAddr,
+) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
     let stream = TcpStream::connect(server).await?;
     let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -192,9 +234,17 @@ async fn visit(
     };
     let mut finds = random.random::<u32>();
     loop {
-        let answer =
-            connection.send_request(request(Method::GET, format!("/treasure/{HUNT}"), String::new())?).await?;
-        let wait_ms = answer.headers().get("trove-next-poll-ms").and_then(|ms| ms.to_str().ok()?.parse().ok());
+        let answer = connection
+            .send_request(request(
+                Method::GET,
+                format!("/treasure/{HUNT}"),
+                String::new(),
+            )?)
+            .await?;
+        let wait_ms = answer
+            .headers()
+            .get("trove-next-poll-ms")
+            .and_then(|ms| ms.to_str().ok()?.parse().ok());
         answer.into_body().collect().await?;
         let wait = Duration::from_millis(wait_ms.unwrap_or(1_200));
         if random.random_bool((wait.as_secs_f64() / FIND_INTERVAL.as_secs_f64()).min(1.0)) {
@@ -205,8 +255,13 @@ async fn visit(
             } else {
                 format!("{{\"treasure\":\"{treasure}\"}}")
             };
-            let answer =
-                connection.send_request(request(Method::POST, format!("/treasure/{HUNT}/finds"), body)?).await?;
+            let answer = connection
+                .send_request(request(
+                    Method::POST,
+                    format!("/treasure/{HUNT}/finds"),
+                    body,
+                )?)
+                .await?;
             answer.into_body().collect().await?;
         }
         tokio::time::sleep(wait).await;

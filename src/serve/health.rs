@@ -21,7 +21,11 @@ pub(super) fn answer(app: &App, ready: bool) -> Response {
         instance: app.instance_id.to_str().unwrap_or_default().to_owned(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    let status = if ready && app.is_draining() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let status = if ready && app.is_draining() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::OK
+    };
     no_store((status, Json(body)).into_response())
 }
 

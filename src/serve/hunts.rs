@@ -22,7 +22,6 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -49,7 +48,12 @@ pub async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Res
         pending: totals.pending,
         revoked: totals.revoked,
     });
-    Ok(no_store(Json(HuntsAnswer { hunts: hunts.collect() }).into_response()))
+    Ok(no_store(
+        Json(HuntsAnswer {
+            hunts: hunts.collect(),
+        })
+        .into_response(),
+    ))
 }
 
 /// Which part of the catalogue.
@@ -76,12 +80,18 @@ pub async fn catalogue(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(query) = query.map_err(|error| Problem::parameter("query", error.body_text()))?;
-    let selection = query.fields.as_deref().map_or(Ok(Selection::ALL), Selection::parse)?;
+    let selection = query
+        .fields
+        .as_deref()
+        .map_or(Ok(Selection::ALL), Selection::parse)?;
     let live = app.hunt(&hunt)?;
     let catalogue = live.catalogue(selection).await?;
     let mut response = Response::new(Body::empty());
     let matches = |value: &HeaderValue| {
-        value.to_str().is_ok_and(|tags| tags.split(',').any(|tag| matches!(tag.trim(), "*") || tag.trim() == catalogue.etag))
+        value.to_str().is_ok_and(|tags| {
+            tags.split(',')
+                .any(|tag| matches!(tag.trim(), "*") || tag.trim() == catalogue.etag)
+        })
     };
     if headers.get_all(header::IF_NONE_MATCH).iter().any(matches) {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -96,27 +106,40 @@ pub async fn catalogue(
         };
         *response.body_mut() = Body::from(bytes.clone());
         let fields = response.headers_mut();
-        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        fields.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         if let Some(coding) = coding {
             fields.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
         }
     }
     let max_age_s = app.settings().poll.catalogue_max_age_s;
-    let value = |text: String| HeaderValue::try_from(text).expect("digits and letters are a field value");
+    let value =
+        |text: String| HeaderValue::try_from(text).expect("digits and letters are a field value");
     let fields = response.headers_mut();
     fields.insert(header::ETAG, value(catalogue.etag.clone()));
     fields.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    fields.insert(header::CACHE_CONTROL, value(format!("public, max-age={max_age_s}")));
+    fields.insert(
+        header::CACHE_CONTROL,
+        value(format!("public, max-age={max_age_s}")),
+    );
     Ok(response)
 }
 
 /// Whether a coding is accepted: named, or by `*`, with a weight that is not 0.
 fn accepts_coding(headers: &HeaderMap, coding: &str) -> bool {
-    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     let mut by_star = false;
     for item in values.flat_map(|value| value.split(',')) {
         let (name, weight) = item.split_once(';').unwrap_or((item, ""));
-        let weight = weight.trim().strip_prefix("q=").map_or(Ok(1.0), |q| q.trim().parse::<f32>());
+        let weight = weight
+            .trim()
+            .strip_prefix("q=")
+            .map_or(Ok(1.0), |q| q.trim().parse::<f32>());
         let accepted = weight.is_ok_and(|weight| weight > 0.0);
         if name.trim().eq_ignore_ascii_case(coding) {
             return accepted;
@@ -140,8 +163,14 @@ fn judge(mut bytes: Vec<u8>, id: &str) -> Result<HuntSpec, Problem> {
     let document: HuntDocument = json::parse(&mut bytes)?;
     let spec = document.validate().map_err(|errors| {
         let first = errors.first().cloned();
-        let detail = first.as_ref().map_or(String::new(), |error| error.detail.clone());
-        Problem { pointer: first.map(|error| error.pointer), errors, ..Problem::new(422, "invalid_hunt", detail) }
+        let detail = first
+            .as_ref()
+            .map_or(String::new(), |error| error.detail.clone());
+        Problem {
+            pointer: first.map(|error| error.pointer),
+            errors,
+            ..Problem::new(422, "invalid_hunt", detail)
+        }
     })?;
     if spec.id.as_str() != id {
         return Err(Problem::malformed("/id", "must be the hunt of the path"));
@@ -171,16 +200,31 @@ pub async fn put(
     app.admin(request.headers())?;
     let bytes = json::read(request.into_body(), app.settings().limits.hunt_bytes_max).await?;
     let spec = json::off_loop(move || judge(bytes, &id)).await??;
-    let (hunt, put) = app.ask(StoreCommand::PutHunt, app.store.put_hunt(spec)).await??;
+    let (hunt, put) = app
+        .ask(StoreCommand::PutHunt, app.store.put_hunt(spec))
+        .await??;
     app.take_hunt(hunt.clone());
-    let status = if put == Put::Created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(no_store((status, Json(hunt_answer(&app, &hunt))).into_response()))
+    let status = if put == Put::Created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(no_store(
+        (status, Json(hunt_answer(&app, &hunt))).into_response(),
+    ))
 }
 
-async fn step(app: &App, headers: &HeaderMap, id: &str, step: LifeStep) -> Result<Response, Problem> {
+async fn step(
+    app: &App,
+    headers: &HeaderMap,
+    id: &str,
+    step: LifeStep,
+) -> Result<Response, Problem> {
     app.admin(headers)?;
     let id = HuntId::new(id).map_err(|_| Problem::no_such_hunt())?;
-    let hunt = app.ask(StoreCommand::StepHunt, app.store.step_hunt(&id, step)).await??;
+    let hunt = app
+        .ask(StoreCommand::StepHunt, app.store.step_hunt(&id, step))
+        .await??;
     app.take_hunt(hunt.clone());
     Ok(no_store(Json(hunt_answer(app, &hunt)).into_response()))
 }
@@ -265,16 +309,27 @@ pub async fn reinstate(
 ) -> Result<Response, Problem> {
     app.admin(request.headers())?;
     let limits = &app.settings().limits;
-    let asked: ReinstateRequest =
-        json::take(request.into_body(), limits.body_bytes_max, limits.inline_json_bytes_max).await?;
-    let (from, to) = (time_in_range("/from", asked.from)?, time_in_range("/to", asked.to)?);
+    let asked: ReinstateRequest = json::take(
+        request.into_body(),
+        limits.body_bytes_max,
+        limits.inline_json_bytes_max,
+    )
+    .await?;
+    let (from, to) = (
+        time_in_range("/from", asked.from)?,
+        time_in_range("/to", asked.to)?,
+    );
     if to < from {
         return Err(Problem::malformed("/to", "must not be before from"));
     }
     let live = app.playable_hunt(&hunt)?;
     let reinstate = app.store.reinstate(&live.hunt.spec.id, from, to);
     let done = app.ask(StoreCommand::Reinstate, reinstate).await?;
-    let answer = ReinstateAnswer { finds: done.finds, coins: done.coins, refused: done.refused };
+    let answer = ReinstateAnswer {
+        finds: done.finds,
+        coins: done.coins,
+        refused: done.refused,
+    };
     Ok(no_store(Json(answer).into_response()))
 }
 
@@ -298,19 +353,26 @@ pub struct ExportQuery {
 pub async fn export(
     State(app): State<Arc<App>>,
     Path(hunt): Path<String>,
-    Query(query): Query<HashMap<String, String>>,
+    query: Result<Query<ExportQuery>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     app.admin(&headers)?;
-    stream_export(&app, &hunt, query.get("format").map(String::as_str)).await
+    let Query(query) = query.map_err(|error| Problem::parameter("query", error.body_text()))?;
+    stream_export(&app, &hunt, query.format.as_deref()).await
 }
 
 /// An export as a streamed answer. A failure midway cuts the connection, so that nobody takes a part for the whole.
-pub(super) async fn stream_export(app: &App, hunt: &str, format: Option<&str>) -> Result<Response, Problem> {
+pub(super) async fn stream_export(
+    app: &App,
+    hunt: &str,
+    format: Option<&str>,
+) -> Result<Response, Problem> {
     let format = ExportFormat::parse(format.unwrap_or("jsonl"))
         .ok_or_else(|| Problem::parameter("format", "must be jsonl or csv"))?;
     let live = app.hunt(hunt)?;
-    let rows = app.ask(StoreCommand::Export, app.store.export(&live.hunt.spec.id)).await?;
+    let rows = app
+        .ask(StoreCommand::Export, app.store.export(&live.hunt.spec.id))
+        .await?;
     let (sender, receiver) = mpsc::channel(4);
     tokio::task::spawn_blocking(move || write_rows(rows, format, &sender));
     let frames = futures_util::stream::unfold(receiver, |mut receiver| async move {
@@ -319,7 +381,10 @@ pub(super) async fn stream_export(app: &App, hunt: &str, format: Option<&str>) -
     });
     let mut response = Response::new(Body::new(StreamBody::new(frames)));
     let fields = response.headers_mut();
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
+    fields.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(format.media_type()),
+    );
     Ok(no_store(response))
 }
 
@@ -334,7 +399,9 @@ fn write_rows(
     while let Some(batch) = rows.blocking_recv() {
         let bytes = batch.and_then(|batch| {
             let mut out = Vec::with_capacity(batch.len() * 160);
-            format.write_rows(&mut out, &batch).map_err(|error| StoreError::Damaged(error.to_string()))?;
+            format
+                .write_rows(&mut out, &batch)
+                .map_err(|error| StoreError::Damaged(error.to_string()))?;
             Ok(Bytes::from(out))
         });
         if sender.blocking_send(bytes).is_err() {

@@ -27,19 +27,36 @@ pub async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
 /// # Errors
 /// 422 that names the place by a JSON pointer.
 pub fn parse<T: DeserializeOwned>(bytes: &mut [u8]) -> Result<T, Problem> {
-    let syntax = |error: simd_json::Error| Problem::malformed("", format!("the body is not valid JSON: {error}"));
+    let syntax = |error: simd_json::Error| {
+        Problem::malformed(
+            "",
+            format!("the body is not valid JSON: {}", reason(&error)),
+        )
+    };
     let mut deserializer = simd_json::Deserializer::from_slice(bytes).map_err(syntax)?;
     serde_path_to_error::deserialize(&mut deserializer)
         .map_err(|error| Problem::malformed(pointer(error.path()), reason(error.inner())))
 }
 
-/// What simd-json's words come to, without its positions in a buffer that nobody sees.
+/// What simd-json's words come to, without its positions in a buffer that nobody sees: `ExpectedString at character 7`
+/// becomes `expected string`.
 fn reason(error: &simd_json::Error) -> String {
     let text = error.to_string();
-    match text.rsplit_once(" at character ") {
-        Some((words, _)) => words.to_owned(),
-        None => text,
+    let words = text
+        .split_once(" at character ")
+        .map_or(text.as_str(), |(words, _)| words);
+    if !words.bytes().all(|b| b.is_ascii_alphabetic()) {
+        // A message of serde's own, which names fields.
+        return words.to_owned();
     }
+    let mut plain = String::with_capacity(words.len() + 4);
+    for letter in words.chars() {
+        if letter.is_ascii_uppercase() && !plain.is_empty() {
+            plain.push(' ');
+        }
+        plain.push(letter.to_ascii_lowercase());
+    }
+    plain
 }
 
 /// Reads and parses a body: on the loop up to `inline_bytes_max` bytes, on a thread of its own beyond.
@@ -62,7 +79,9 @@ pub async fn take<T: DeserializeOwned + Send + 'static>(
 ///
 /// # Errors
 /// 500 when it panics.
-pub async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub async fn off_loop<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| Problem::new(500, "internal_error", "the request could not be worked on"))
@@ -99,19 +118,35 @@ mod tests {
 
     #[test]
     fn an_error_in_a_document_is_named_by_its_pointer() {
-        let (pointer, _) = wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1},{"id":"u","coins":-1}]}"#);
+        let (pointer, _) = wrong(
+            r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1},{"id":"u","coins":-1}]}"#,
+        );
         assert_eq!(pointer.as_deref(), Some("/treasures/1/coins"));
-        let (pointer, detail) = wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1,"coin/s":1}]}"#);
+        let (pointer, detail) =
+            wrong(r#"{"id":"h","name":"H","treasures":[{"id":"t","coins":1,"coin/s":1}]}"#);
         assert_eq!(pointer.as_deref(), Some("/treasures/0/coin~1s"));
         assert!(detail.contains("unknown field"), "{detail}");
         let (pointer, detail) = wrong(r#"{"id":"h","treasures":[]}"#);
         assert_eq!(pointer.as_deref(), Some(""));
         assert!(detail.contains("missing field `name`"), "{detail}");
+        let (pointer, detail) = wrong(r#"{"id":"h","name":7,"treasures":[]}"#);
+        assert_eq!(
+            (pointer.as_deref(), detail.as_str()),
+            (Some("/name"), "expected string")
+        );
     }
 
     #[test]
     fn broken_json_is_refused() {
-        for json in ["", "{", "[1,]", "{} {}", "nul", "{\"id\":\"\u{0}\"}", "\u{feff}{}"] {
+        for json in [
+            "",
+            "{",
+            "[1,]",
+            "{} {}",
+            "nul",
+            "{\"id\":\"\u{0}\"}",
+            "\u{feff}{}",
+        ] {
             assert_eq!(wrong(json).0.as_deref(), Some(""), "{json:?}");
         }
     }

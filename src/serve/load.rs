@@ -21,7 +21,10 @@ impl LoopLoad {
     /// By how much clients should stretch their interval: 1 when the loop is on time.
     #[must_use]
     pub fn factor(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a lag in microseconds is far below 2^52")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a lag in microseconds is far below 2^52"
+        )]
         let lag_us = self.lag_us.load(Ordering::Relaxed) as f64;
         (1.0 + lag_us / HALVING_LAG_US).min(FACTOR_MAX)
     }
@@ -30,7 +33,8 @@ impl LoopLoad {
         let lag_us = u64::try_from(lag.as_micros()).unwrap_or(u64::MAX);
         let before = self.lag_us.load(Ordering::Relaxed);
         // An eighth of the new each time: about a second until a change is believed.
-        self.lag_us.store(before - before / 8 + lag_us / 8, Ordering::Relaxed);
+        self.lag_us
+            .store(before - before / 8 + lag_us / 8, Ordering::Relaxed);
     }
 }
 
@@ -40,7 +44,9 @@ pub async fn watch(load: impl Fn(&dyn Fn(&LoopLoad, &Metrics))) {
         let began = Instant::now();
         tokio::time::sleep(PERIOD).await;
         // tokio's timer counts whole milliseconds, rounded up.
-        let lag = began.elapsed().saturating_sub(PERIOD + Duration::from_millis(1));
+        let lag = began
+            .elapsed()
+            .saturating_sub(PERIOD + Duration::from_millis(1));
         load(&|load, metrics| {
             load.observe(lag);
             metrics.loop_lag(lag);

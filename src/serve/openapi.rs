@@ -353,7 +353,9 @@ impl Modify for Security {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
         let bearer = |what: &str, format: &str| {
-            let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format(format);
+            let scheme = HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .bearer_format(format);
             SecurityScheme::Http(scheme.description(Some(what)).build())
         };
         components.add_security_scheme("token", bearer("A player's token, HS256", "JWT"));
@@ -367,5 +369,7 @@ impl Modify for Security {
 /// Never: the document consists of strings and numbers.
 #[must_use]
 pub fn document() -> String {
-    Document::openapi().to_pretty_json().expect("strings and numbers serialise")
+    Document::openapi()
+        .to_pretty_json()
+        .expect("strings and numbers serialise")
 }

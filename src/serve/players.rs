@@ -54,9 +54,19 @@ pub struct FindRequest {
 
 /// The `Idempotency-Key`, with or without the quotes of a structured field.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let text = value.to_str().map_err(|_| Problem::parameter("Idempotency-Key", "must be plain text"))?.trim();
-    Ok(Some(text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text).to_owned()))
+    let Some(value) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let text = value
+        .to_str()
+        .map_err(|_| Problem::parameter("Idempotency-Key", "must be plain text"))?
+        .trim();
+    Ok(Some(
+        text.strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .unwrap_or(text)
+            .to_owned(),
+    ))
 }
 
 /// The find's id: from the body, or from the key, which must not contradict it.
@@ -64,10 +74,16 @@ fn find_id(body: Option<String>, key: Option<String>) -> Result<Option<FindId>, 
     if let (Some(body), Some(key)) = (&body, &key)
         && body != key
     {
-        return Err(Problem::new(422, "key_contradicts_id", "the Idempotency-Key and the body's id differ"));
+        return Err(Problem::new(
+            422,
+            "key_contradicts_id",
+            "the Idempotency-Key and the body's id differ",
+        ));
     }
     let wrong = |error: crate::game::ids::IdError| Problem::malformed("/id", error.to_string());
-    body.or(key).map(|id| FindId::new(&id).map_err(wrong)).transpose()
+    body.or(key)
+        .map(|id| FindId::new(&id).map_err(wrong))
+        .transpose()
 }
 
 pub(super) fn find_answer(find: &Find, duplicate: bool) -> FindAnswer {
@@ -108,33 +124,63 @@ pub async fn find(
     let key = idempotency_key(request.headers())?;
     let settings = app.settings();
     let limits = &settings.limits;
-    let asked: FindRequest =
-        json::take(request.into_body(), limits.body_bytes_max, limits.inline_json_bytes_max).await?;
+    let asked: FindRequest = json::take(
+        request.into_body(),
+        limits.body_bytes_max,
+        limits.inline_json_bytes_max,
+    )
+    .await?;
     let id = find_id(asked.id, key)?;
-    let treasure =
-        TreasureId::new(&asked.treasure).map_err(|error| Problem::malformed("/treasure", error.to_string()))?;
+    let treasure = TreasureId::new(&asked.treasure)
+        .map_err(|error| Problem::malformed("/treasure", error.to_string()))?;
     let live = app.hunt(&hunt)?;
-    let new = NewFind { what: What::Treasure(treasure), id, found_at: None };
-    let record = app.store.record(&live.hunt.spec.id, vec![(caller.player, new)]);
+    let new = NewFind {
+        what: What::Treasure(treasure),
+        id,
+        found_at: None,
+    };
+    let record = app
+        .store
+        .record(&live.hunt.spec.id, vec![(caller.player, new)]);
     let wait = Duration::from_millis(settings.store.find_wait_ms);
     let recorded = tokio::time::timeout(wait, app.ask(StoreCommand::Record, record))
         .await
-        .map_err(|_| Problem::unavailable("store_timeout", "the store did not answer in time: send the find again"))??;
+        .map_err(|_| {
+            Problem::unavailable(
+                "store_timeout",
+                "the store did not answer in time: send the find again",
+            )
+        })??;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
-        hot.mirror.apply(Key { hunt: live.hunt.number, player }, wallet);
+        hot.mirror.apply(
+            Key {
+                hunt: live.hunt.number,
+                player,
+            },
+            wallet,
+        );
     }
     drop(hot);
     match recorded.outcomes.into_iter().next() {
         Some(Ok(Decision::Duplicate(find))) => Ok(Json(find_answer(&find, true)).into_response()),
-        Some(Ok(Decision::Recorded(Entry { change: Change::Find(find), .. }, _))) => {
-            Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response())
-        }
-        Some(Err(RecordRefusal::Erased(_))) => {
-            Err(Problem::unauthorized("erased", "the player was erased after this token was issued"))
-        }
+        Some(Ok(Decision::Recorded(
+            Entry {
+                change: Change::Find(find),
+                ..
+            },
+            _,
+        ))) => Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response()),
+        Some(Err(RecordRefusal::Erased(_))) => Err(Problem::unauthorized(
+            "erased",
+            "the player was erased after this token was issued",
+        )),
         Some(Err(refusal)) => Err(refusal.into()),
-        _ => Err(Problem::new(500, "internal_error", "the store gave no outcome")),
+        _ => Err(Problem::new(
+            500,
+            "internal_error",
+            "the store gave no outcome",
+        )),
     }
 }
 
@@ -170,19 +216,31 @@ pub async fn history(
     let Query(page) = page.map_err(|error| Problem::parameter("query", error.body_text()))?;
     let limit = page.limit.unwrap_or(HISTORY_DEFAULT);
     if !(1..=HISTORY_MAX).contains(&limit) {
-        return Err(Problem::parameter("limit", format!("must be 1 to {HISTORY_MAX}")));
+        return Err(Problem::parameter(
+            "limit",
+            format!("must be 1 to {HISTORY_MAX}"),
+        ));
     }
     let before = page.before.unwrap_or(u64::MAX);
-    let read = app.store.history(&live.hunt.spec.id, caller.player, before, limit);
+    let read = app
+        .store
+        .history(&live.hunt.spec.id, caller.player, before, limit);
     let entries = app.ask(StoreCommand::History, read).await?;
-    let next_before = (entries.len() == limit).then(|| entries.last().map(|entry| entry.seq)).flatten();
+    let next_before = (entries.len() == limit)
+        .then(|| entries.last().map(|entry| entry.seq))
+        .flatten();
     let entries = entries.iter().map(super::openapi::history_entry).collect();
-    let answer = HistoryAnswer { entries, next_before: next_before.filter(|seq| *seq > 1) };
+    let answer = HistoryAnswer {
+        entries,
+        next_before: next_before.filter(|seq| *seq > 1),
+    };
     Ok(no_store(Json(answer).into_response()))
 }
 
 pub(super) fn no_store(mut response: Response) -> Response {
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -214,19 +272,36 @@ pub struct TokenRequest {
         (status = 422, description = "malformed_body", body = ProblemDocument),
     ),
     security(("admin" = [])))]
-pub async fn token(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn token(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     app.admin(request.headers())?;
     let limits = &app.settings().limits;
-    let asked: TokenRequest =
-        json::take(request.into_body(), limits.body_bytes_max, limits.inline_json_bytes_max).await?;
-    let player =
-        PlayerName::new(&asked.player).map_err(|error| Problem::malformed("/player", error.to_string()))?;
+    let asked: TokenRequest = json::take(
+        request.into_body(),
+        limits.body_bytes_max,
+        limits.inline_json_bytes_max,
+    )
+    .await?;
+    let player = PlayerName::new(&asked.player)
+        .map_err(|error| Problem::malformed("/player", error.to_string()))?;
     let ttl_s = asked.ttl_s.unwrap_or(TTL_S_DEFAULT);
     if !(1..=TTL_S_MAX).contains(&ttl_s) {
-        return Err(Problem::malformed("/ttl_s", format!("must be 1 to {TTL_S_MAX}")));
+        return Err(Problem::malformed(
+            "/ttl_s",
+            format!("must be 1 to {TTL_S_MAX}"),
+        ));
     }
     let (token, expires_at) = app.sign(&player, ttl_s);
-    Ok(no_store(Json(TokenAnswer { player: player.to_string(), token, expires_at }).into_response()))
+    Ok(no_store(
+        Json(TokenAnswer {
+            player: player.to_string(),
+            token,
+            expires_at,
+        })
+        .into_response(),
+    ))
 }
 
 /// A grant or a revocation.
@@ -264,14 +339,27 @@ pub async fn adjust(
     let by = app.admin(request.headers())?;
     let header_key = idempotency_key(request.headers())?;
     let limits = &app.settings().limits;
-    let asked: AdjustRequest =
-        json::take(request.into_body(), limits.body_bytes_max, limits.inline_json_bytes_max).await?;
+    let asked: AdjustRequest = json::take(
+        request.into_body(),
+        limits.body_bytes_max,
+        limits.inline_json_bytes_max,
+    )
+    .await?;
     let key = match (asked.key, header_key) {
         (Some(body), Some(header)) if body != header => {
-            return Err(Problem::new(422, "key_contradicts_id", "the Idempotency-Key and the body's key differ"));
+            return Err(Problem::new(
+                422,
+                "key_contradicts_id",
+                "the Idempotency-Key and the body's key differ",
+            ));
         }
         (Some(key), _) | (None, Some(key)) => key,
-        (None, None) => return Err(Problem::malformed("/key", "an adjustment needs an idempotency key")),
+        (None, None) => {
+            return Err(Problem::malformed(
+                "/key",
+                "an adjustment needs an idempotency key",
+            ));
+        }
     };
     for (pointer, text) in [("/key", &key), ("/reason", &asked.reason)] {
         if text.is_empty() || text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
@@ -283,13 +371,40 @@ pub async fn adjust(
     }
     let live = app.playable_hunt(&hunt)?;
     let name = PlayerName::new(&player).map_err(|error| Problem::parameter("player", error))?;
-    let opening = Opening { name, issued_at: None };
-    let opened = app.ask(StoreCommand::OpenPlayers, app.store.open_players(vec![opening])).await?;
-    let player = opened.into_iter().next().ok_or_else(|| Problem::new(500, "internal_error", "no player"))??;
-    let adjustment = Adjustment { coins: asked.coins, reason: asked.reason, key, by: by.to_string() };
+    let opening = Opening {
+        name,
+        issued_at: None,
+    };
+    let opened = app
+        .ask(
+            StoreCommand::OpenPlayers,
+            app.store.open_players(vec![opening]),
+        )
+        .await?;
+    let player = opened
+        .into_iter()
+        .next()
+        .ok_or_else(|| Problem::new(500, "internal_error", "no player"))??;
+    let adjustment = Adjustment {
+        coins: asked.coins,
+        reason: asked.reason,
+        key,
+        by: by.to_string(),
+    };
     let id: &HuntId = &live.hunt.spec.id;
-    let adjusted = app.ask(StoreCommand::Adjust, app.store.adjust(id, player, adjustment)).await?;
-    app.hot().mirror.apply(Key { hunt: live.hunt.number, player }, adjusted.wallet);
+    let adjusted = app
+        .ask(
+            StoreCommand::Adjust,
+            app.store.adjust(id, player, adjustment),
+        )
+        .await?;
+    app.hot().mirror.apply(
+        Key {
+            hunt: live.hunt.number,
+            player,
+        },
+        adjusted.wallet,
+    );
     let (entry, duplicate) = match adjusted.outcome? {
         AdjustDecision::Recorded(entry) => (entry, false),
         AdjustDecision::Duplicate(entry) => (entry, true),
@@ -322,14 +437,20 @@ pub async fn erase(
     let erasure = app.ask(StoreCommand::Erase, app.store.erase(&name)).await?;
     // The feed will say so too; but when this is answered, no token may open anything here.
     app.hot().tokens.clear();
-    let answer = super::openapi::EraseAnswer { existed: erasure.existed, revoked: erasure.revoked };
+    let answer = super::openapi::EraseAnswer {
+        existed: erasure.existed,
+        revoked: erasure.revoked,
+    };
     Ok(no_store(Json(answer).into_response()))
 }
 
 /// Milliseconds since the epoch, as queries and bodies give them.
 pub(super) fn time_in_range(pointer: &str, time: Millis) -> Result<Millis, Problem> {
     if time > crate::game::coins::COINS_MAX {
-        return Err(Problem::malformed(pointer, "must be milliseconds since the epoch"));
+        return Err(Problem::malformed(
+            pointer,
+            "must be milliseconds since the epoch",
+        ));
     }
     Ok(time)
 }

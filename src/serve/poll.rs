@@ -90,7 +90,11 @@ fn write_body(out: &mut Vec<u8>, facts: &Facts<'_>, shown: &Shown<'_>) {
     number(out, facts.now);
     out.extend_from_slice(b",\"next_poll_ms\":");
     number(out, facts.next_poll_ms);
-    for (flag, name) in [(shown.reset, "reset"), (shown.gap, "gap"), (shown.stale, "stale")] {
+    for (flag, name) in [
+        (shown.reset, "reset"),
+        (shown.gap, "gap"),
+        (shown.stale, "stale"),
+    ] {
         if flag {
             out.extend_from_slice(b",\"");
             out.extend_from_slice(name.as_bytes());
@@ -135,25 +139,49 @@ pub fn write_ms(out: &mut Vec<u8>, took: Duration) {
 
 /// Answers a poll from memory, or says that it takes more than that.
 pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
-    let Some(hunt) = head.path().strip_prefix("/treasure/") else { return false };
+    let Some(hunt) = head.path().strip_prefix("/treasure/") else {
+        return false;
+    };
     if head.method() != "GET" || head.prefer().is_some() {
         return false;
     }
-    let Some(token) = head.authorization().and_then(strip_bearer) else { return false };
-    let Ok(since) = since(head.query()) else { return false };
+    let Some(token) = head.authorization().and_then(strip_bearer) else {
+        return false;
+    };
+    let Ok(since) = since(head.query()) else {
+        return false;
+    };
     let matched = head.if_none_match().and_then(Cursor::from_if_none_match);
     let time = app.store.now();
     let epoch = app.store.epoch();
     let mut hot = app.hot();
-    let Hot { tokens, mirror, hunts, .. } = &mut *hot;
-    let Some(live) = hunts.get(hunt) else { return false };
+    let Hot {
+        tokens,
+        mirror,
+        hunts,
+        ..
+    } = &mut *hot;
+    let Some(live) = hunts.get(hunt) else {
+        return false;
+    };
     if live.hunt.operator == Some(HuntState::Archived) {
         return false;
     }
-    let Some(entry) = tokens.get(token.as_bytes(), time) else { return false };
-    let Some(player) = entry.slot else { return false };
-    let Some(wallet) = mirror.get(Key { hunt: live.hunt.number, player }) else { return false };
-    let missed = |cursor: Cursor| cursor.epoch != epoch || !(wallet.shown_seq..=wallet.seq).contains(&cursor.seq);
+    let Some(entry) = tokens.get(token.as_bytes(), time) else {
+        return false;
+    };
+    let Some(player) = entry.slot else {
+        return false;
+    };
+    let Some(wallet) = mirror.get(Key {
+        hunt: live.hunt.number,
+        player,
+    }) else {
+        return false;
+    };
+    let missed = |cursor: Cursor| {
+        cursor.epoch != epoch || !(wallet.shown_seq..=wallet.seq).contains(&cursor.seq)
+    };
     if wallet.pending_finds > 0 || since.or(matched).is_some_and(missed) || app.is_stale() {
         return false;
     }
@@ -161,11 +189,21 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let hunt = live.hunt.spec.id.clone();
     let next_poll_ms = hot.next_poll_ms(&app.load);
     drop(hot);
-    let cursor = Cursor { epoch, seq: wallet.seq };
+    let cursor = Cursor {
+        epoch,
+        seq: wallet.seq,
+    };
     let unchanged = matched == Some(cursor);
     let status = if unchanged { 304 } else { 200 };
     let took = head.arrived().elapsed();
-    let facts = Facts { hunt: hunt.as_str(), player: player.as_str(), wallet, cursor, now: time, next_poll_ms };
+    let facts = Facts {
+        hunt: hunt.as_str(),
+        player: player.as_str(),
+        wallet,
+        cursor,
+        now: time,
+        next_poll_ms,
+    };
     answer
         .status(status)
         .block(&app.metrics.poll_fields)
@@ -182,7 +220,8 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     } else {
         answer.body_with(|out| write_body(out, &facts, &Shown::default()));
     }
-    app.metrics.request(Route::Poll, status, took, Duration::ZERO);
+    app.metrics
+        .request(Route::Poll, status, took, Duration::ZERO);
     true
 }
 
@@ -200,7 +239,9 @@ impl Ask {
         let headers = request.headers();
         Ok(Self {
             since: since(request.uri().query())?,
-            matched: headers.get(header::IF_NONE_MATCH).and_then(|v| Cursor::from_if_none_match(v.as_bytes())),
+            matched: headers
+                .get(header::IF_NONE_MATCH)
+                .and_then(|v| Cursor::from_if_none_match(v.as_bytes())),
             wait: wait(headers),
             collect: request.method() != Method::HEAD,
         })
@@ -213,12 +254,17 @@ impl Ask {
 
 /// `Prefer: wait=SECONDS`, among other preferences; more than the longest hold is the longest hold.
 fn wait(headers: &HeaderMap) -> Option<Duration> {
-    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let preferences = headers
+        .get_all("prefer")
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     let mut preferences = preferences.flat_map(|value| value.split([',', ';']));
     let seconds = preferences.find_map(|preference| {
         let (name, value) = preference.split_once('=')?;
         let is_wait = name.trim().eq_ignore_ascii_case("wait");
-        is_wait.then(|| value.trim().trim_matches('"').parse::<u64>().ok()).flatten()
+        is_wait
+            .then(|| value.trim().trim_matches('"').parse::<u64>().ok())
+            .flatten()
     })?;
     Some(Duration::from_secs(seconds.min(WAIT_S_MAX)))
 }
@@ -248,16 +294,30 @@ pub async fn poll(
     let caller = app.caller(request.headers()).await?;
     let ask = Ask::read(&request)?;
     let live = app.playable_hunt(&hunt)?;
-    let key = Key { hunt: live.hunt.number, player: caller.player };
+    let key = Key {
+        hunt: live.hunt.number,
+        player: caller.player,
+    };
     let mut wallet = app.wallet(&live, key).await?;
-    let mut deadline = ask.wait.filter(|_| ask.collect).map(|wait| Instant::now() + wait);
+    let mut deadline = ask
+        .wait
+        .filter(|_| ask.collect)
+        .map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
-    let seen = ask.named().unwrap_or(Cursor { epoch: app.store.epoch(), seq: wallet.seq });
+    let seen = ask.named().unwrap_or(Cursor {
+        epoch: app.store.epoch(),
+        seq: wallet.seq,
+    });
     loop {
         let answer = answer(&app, &live, &caller, key, &ask, &mut wallet).await?;
-        let current = Cursor { epoch: app.store.epoch(), seq: wallet.seq };
+        let current = Cursor {
+            epoch: app.store.epoch(),
+            seq: wallet.seq,
+        };
         let news = current != seen || answer.collected;
-        let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else { return Ok(answer.response) };
+        let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else {
+            return Ok(answer.response);
+        };
         if !held(&app, key, wallet.seq, until).await {
             // Once more, for an answer of now.
             deadline = None;
@@ -275,7 +335,9 @@ async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
         }
         hot.mirror.hold(key)
     };
-    let Some(mut receiver) = receiver else { return false };
+    let Some(mut receiver) = receiver else {
+        return false;
+    };
     let woken = tokio::time::timeout_at(deadline.into(), &mut receiver).await;
     if woken.is_err() {
         app.hot().mirror.release(key, receiver);
@@ -310,8 +372,14 @@ async fn answer(
         }
     }
     let epoch = app.store.epoch();
-    let cursor = Cursor { epoch, seq: wallet.seq };
-    let mut shown = Shown { stale: app.is_stale(), ..Shown::default() };
+    let cursor = Cursor {
+        epoch,
+        seq: wallet.seq,
+    };
+    let mut shown = Shown {
+        stale: app.is_stale(),
+        ..Shown::default()
+    };
     let entries;
     match ask.named() {
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
@@ -320,12 +388,21 @@ async fn answer(
             shown.take(entries.iter());
         }
         Some(named) if named.seq < shown_before => {
-            (entries, shown.gap) = recent(app, live, key, named.seq..wallet.seq, settings.poll.recent_max).await?;
+            (entries, shown.gap) = recent(
+                app,
+                live,
+                key,
+                named.seq..wallet.seq,
+                settings.poll.recent_max,
+            )
+            .await?;
             shown.take(entries.iter());
         }
         named => {
             let after = named.map_or(0, |named| named.seq);
-            let collected = credited.as_ref().map_or(&[][..], |credited| &credited.entries);
+            let collected = credited
+                .as_ref()
+                .map_or(&[][..], |credited| &credited.entries);
             shown.take(collected.iter().filter(|entry| entry.seq > after));
         }
     }
@@ -344,24 +421,36 @@ async fn answer(
     let headers = response.headers_mut();
     let mut etag = Vec::with_capacity(32);
     cursor.write_etag(&mut etag);
-    headers.insert(header::ETAG, HeaderValue::from_maybe_shared(bytes::Bytes::from(etag)).map_err(internal)?);
+    headers.insert(
+        header::ETAG,
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(etag)).map_err(internal)?,
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
     if shown.stale {
         headers.insert("trove-stale", HeaderValue::from_static("true"));
     }
     if let Some(wait) = ask.wait {
-        headers.insert("preference-applied", HeaderValue::try_from(format!("wait={}", wait.as_secs())).map_err(internal)?);
+        headers.insert(
+            "preference-applied",
+            HeaderValue::try_from(format!("wait={}", wait.as_secs())).map_err(internal)?,
+        );
     }
     if unchanged {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else {
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         let mut body = Vec::with_capacity(512);
         write_body(&mut body, &facts, &shown);
         *response.body_mut() = Body::from(body);
     }
-    Ok(Answered { response, collected })
+    Ok(Answered {
+        response,
+        collected,
+    })
 }
 
 fn internal(error: impl std::fmt::Display) -> Problem {
@@ -377,7 +466,9 @@ async fn recent(
     between: std::ops::Range<u64>,
     limit: usize,
 ) -> Result<(Vec<Entry>, bool), Problem> {
-    let read = app.store.history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
+    let read = app
+        .store
+        .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
     let mut entries = app.ask(StoreCommand::History, read).await?;
     entries.retain(|entry| entry.seq > between.start);
     let more = entries.len() > limit;

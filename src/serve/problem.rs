@@ -64,7 +64,10 @@ impl Problem {
 
     /// A body that is not what it should be, and where.
     pub fn malformed(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { pointer: Some(pointer.into()), ..Self::new(422, "malformed_body", detail) }
+        Self {
+            pointer: Some(pointer.into()),
+            ..Self::new(422, "malformed_body", detail)
+        }
     }
 
     /// An id, player or parameter in the path or query that cannot be one.
@@ -74,7 +77,10 @@ impl Problem {
 
     /// Something to try again.
     pub fn unavailable(code: &'static str, detail: impl Into<String>) -> Self {
-        Self { retry_after_s: Some(1), ..Self::new(503, code, detail) }
+        Self {
+            retry_after_s: Some(1),
+            ..Self::new(503, code, detail)
+        }
     }
 
     /// No token, or one that does not open this.
@@ -102,7 +108,14 @@ impl Problem {
             code: self.code,
             detail: &self.detail,
             pointer: self.pointer.as_deref(),
-            errors: self.errors.iter().map(|e| WireError { pointer: &e.pointer, detail: &e.detail }).collect(),
+            errors: self
+                .errors
+                .iter()
+                .map(|e| WireError {
+                    pointer: &e.pointer,
+                    detail: &e.detail,
+                })
+                .collect(),
         };
         serde_json::to_string(&wire).unwrap_or_else(|_| format!("{{\"code\":\"{}\"}}", self.code))
     }
@@ -120,7 +133,10 @@ impl IntoResponse for Problem {
         }
         if let Some(least) = self.retry_after_s {
             // Spread over three seconds, so that a crowd does not return as one.
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(least + rand::random_range(0..3)));
+            headers.insert(
+                header::RETRY_AFTER,
+                HeaderValue::from(least + rand::random_range(0..3)),
+            );
         }
         response
     }
@@ -133,12 +149,16 @@ impl From<StoreError> for Problem {
             StoreError::Busy => Self::unavailable("store_busy", error.to_string()),
             StoreError::Full => Self::unavailable("store_full", error.to_string()),
             StoreError::FeedFull => Self::unavailable("feed_full", error.to_string()),
-            StoreError::Unavailable(_) => Self::unavailable("store_unavailable", "the store is out of reach"),
+            StoreError::Unavailable(_) => {
+                Self::unavailable("store_unavailable", "the store is out of reach")
+            }
             StoreError::Unknown(_) => Self::unavailable(
                 "outcome_unknown",
                 "the store broke off; what was asked may or may not have been done: ask again with the same id",
             ),
-            StoreError::Damaged(_) => Self::new(500, "store_damaged", "what is stored cannot be read"),
+            StoreError::Damaged(_) => {
+                Self::new(500, "store_damaged", "what is stored cannot be read")
+            }
         }
     }
 }

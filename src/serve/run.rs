@@ -33,7 +33,9 @@ pub enum ServeError {
     #[error(transparent)]
     Store(#[from] OpenError),
     /// A listener.
-    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another address")]
+    #[error(
+        "cannot listen on {address}: {source}; stop what listens there, or choose another address"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -63,8 +65,16 @@ pub enum ServeError {
 ///
 /// # Errors
 /// Why it did not start, or had to end.
-pub fn run(settings: Settings, keys: Keys, dir: &Path, reload: Reload, demo: bool) -> Result<(), ServeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+pub fn run(
+    settings: Settings,
+    keys: Keys,
+    dir: &Path,
+    reload: Reload,
+    demo: bool,
+) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let served = runtime.block_on(serve(settings, keys, dir, reload, demo));
     // Reads of the store that are still under way hold nothing that must be kept.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -72,7 +82,9 @@ pub fn run(settings: Settings, keys: Keys, dir: &Path, reload: Reload, demo: boo
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ServeError::Listen { address, source })
 }
 
 fn front_limits(settings: &Settings) -> Limits {
@@ -109,19 +121,24 @@ async fn serve(
         on_fatal: Box::new(move |reason| drop(broke.try_send(reason.to_owned()))),
     };
     let store = Arc::new(EmbeddedStore::open(options)?);
+    store.answer_on(&tokio::runtime::Handle::current());
     let socket_path = || dir.join(socket::SOCKET_NAME);
-    let unix = socket::listen(dir).map_err(|source| ServeError::Socket { path: socket_path(), source })?;
+    let unix = socket::listen(dir).map_err(|source| ServeError::Socket {
+        path: socket_path(),
+        source,
+    })?;
     let public = listen(settings.server.listen).await?;
     let ops_listener = listen(settings.server.ops_listen).await?;
     let addresses = (public.local_addr()?, ops_listener.local_addr()?);
     let notice = Duration::from_millis(settings.server.notice_ms);
     let limits = front_limits(&settings).within(descriptors_max());
-    let instance_id = HeaderValue::from_str(&settings.server.instance_id).map_err(io::Error::other)?;
+    let instance_id = HeaderValue::from_str(&settings.instance_id()).map_err(io::Error::other)?;
     let app = App::new(store.clone(), settings, keys, instance_id);
     follow(&app).await;
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
-    let front = Front::new(Arc::new(AppBackend::new(app.clone())), limits).map_err(io::Error::other)?;
+    let front =
+        Front::new(Arc::new(AppBackend::new(app.clone())), limits).map_err(io::Error::other)?;
     let gauges: ReadGauges = Arc::new({
         let (app, store, front) = (app.clone(), store.clone(), front.clone());
         move || {
@@ -135,7 +152,8 @@ async fn serve(
             }
         }
     });
-    let ops_front = Front::new(Arc::new(ops::backend(app.clone(), gauges)), ops_limits()).map_err(io::Error::other)?;
+    let ops_front = Front::new(Arc::new(ops::backend(app.clone(), gauges)), ops_limits())
+        .map_err(io::Error::other)?;
     let serving = [
         tokio::spawn({
             let (front, phase) = (front.clone(), phase.clone());
@@ -151,7 +169,15 @@ async fn serve(
         let app = app.clone();
         load::watch(move |observe| observe(&app.load, &app.metrics))
     });
-    let players = if demo { Some(demo::start(&app, addresses.0).await.map_err(ServeError::Demo)?) } else { None };
+    let players = if demo {
+        Some(
+            demo::start(&app, addresses.0)
+                .await
+                .map_err(ServeError::Demo)?,
+        )
+    } else {
+        None
+    };
     announce(&app, addresses, dir, players.as_ref());
 
     let ended = until_stopped(&app, &reload, &mut broken).await;
@@ -181,7 +207,11 @@ async fn serve(
 
 /// The operations listener serves few; its answers are large.
 fn ops_limits() -> Limits {
-    Limits { connections_max: 64, ..Limits::default() }.within(descriptors_max())
+    Limits {
+        connections_max: 64,
+        ..Limits::default()
+    }
+    .within(descriptors_max())
 }
 
 /// Loads the hunts, and takes what the store tells from then on.
@@ -201,8 +231,16 @@ async fn follow(app: &Arc<App>) {
 }
 
 /// Waits for the end, reading the settings again on SIGHUP. Gives the reason when it was the store's.
-async fn until_stopped(app: &App, reload: &Reload, broken: &mut mpsc::Receiver<String>) -> Option<String> {
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()));
+async fn until_stopped(
+    app: &App,
+    reload: &Reload,
+    broken: &mut mpsc::Receiver<String>,
+) -> Option<String> {
+    let signals = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::hangup()),
+    );
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
         return Some("signals cannot be listened for".to_owned());
     };
@@ -222,7 +260,12 @@ async fn until_stopped(app: &App, reload: &Reload, broken: &mut mpsc::Receiver<S
     }
 }
 
-fn announce(app: &App, (public, ops): (SocketAddr, SocketAddr), dir: &Path, demo: Option<&demo::Players>) {
+fn announce(
+    app: &App,
+    (public, ops): (SocketAddr, SocketAddr),
+    dir: &Path,
+    demo: Option<&demo::Players>,
+) {
     tracing::info!(
         %public,
         %ops,

@@ -54,14 +54,22 @@ pub fn listen(dir: &FilePath) -> io::Result<UnixListener> {
 ///
 /// # Errors
 /// When it cannot be accepted from.
-pub async fn serve(app: Arc<App>, listener: UnixListener, mut phase: watch::Receiver<Phase>) -> io::Result<()> {
+pub async fn serve(
+    app: Arc<App>,
+    listener: UnixListener,
+    mut phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
     let router = Router::new()
         .route("/verify", get(verify))
         .route("/export/{hunt}", get(export))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(app);
-    let limits = Limits { connections_max: 16, answer_timeout_ms: 3_600_000, ..Limits::default() };
+    let limits = Limits {
+        connections_max: 16,
+        answer_timeout_ms: 3_600_000,
+        ..Limits::default()
+    };
     let front = Front::new(Arc::new(ServiceBackend(router)), limits).map_err(io::Error::other)?;
     let clock = tokio::spawn({
         let front = front.clone();
@@ -95,7 +103,9 @@ async fn verify(
         Some(id) => Some(HuntId::new(id).map_err(|_| Problem::no_such_hunt())?),
         None => None,
     };
-    let audits = app.ask(StoreCommand::Verify, app.store.verify(hunt.as_ref())).await?;
+    let audits = app
+        .ask(StoreCommand::Verify, app.store.verify(hunt.as_ref()))
+        .await?;
     Ok(no_store(Json(VerifyReport::from(audits)).into_response()))
 }
 

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub(crate) struct Gate {
     pub(crate) dropped: AtomicUsize,
     /// Lets one of them answer.
     pub(crate) open: Notify,
+    /// Held by a test, it makes `/block` stop the whole loop.
+    pub(crate) blocked: Mutex<()>,
     /// Bytes of bodies that `/trickle` has taken.
     pub(crate) taken: AtomicUsize,
     /// Bytes that `/endless` has given.
@@ -71,8 +73,8 @@ fn pieces(
     AxumBody::new(Pieces(next))
 }
 
-fn site(gate: Arc<Gate>) -> Site {
-    let (held, trickle, endless) = (gate.clone(), gate.clone(), gate);
+pub(crate) fn site(gate: Arc<Gate>) -> Site {
+    let (held, block, trickle, endless) = (gate.clone(), gate.clone(), gate.clone(), gate);
     let router = Router::new()
         .route(
             "/call/{name}",
@@ -124,6 +126,13 @@ fn site(gate: Arc<Gate>) -> Site {
                 held.open.notified().await;
                 std::mem::forget(dropped);
                 "released"
+            }),
+        )
+        .route(
+            "/block",
+            get(move || async move {
+                block.held.fetch_add(1, SeqCst);
+                drop(block.blocked.lock());
             }),
         )
         .route(
@@ -199,7 +208,11 @@ fn site(gate: Arc<Gate>) -> Site {
 
 /// `bytes` bytes that differ along the way.
 pub(crate) fn large(bytes: usize) -> Bytes {
-    (0..bytes).map(|i| b'a' + (i / 7 % 26) as u8).collect()
+    let mut letters = (b'a'..=b'z').cycle();
+    (0..bytes.div_ceil(7))
+        .flat_map(|_| [letters.next().unwrap_or(b'a'); 7])
+        .take(bytes)
+        .collect()
 }
 
 impl Backend for Site {
@@ -305,6 +318,14 @@ impl Running {
         let mut client = self.connect();
         client.send(bytes);
         client.reply()
+    }
+
+    /// Like `ask`, for a server that may drop the connection: the status, if there was an answer.
+    pub(crate) fn ask_status(&self, bytes: &[u8]) -> Option<u16> {
+        let mut client = self.connect();
+        client.try_send(bytes);
+        let answer = String::from_utf8(client.rest_or_reset()).ok()?;
+        answer.get(9..12)?.parse().ok()
     }
 
     /// Starts draining and waits for the server to have ended.

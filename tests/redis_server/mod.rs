@@ -105,7 +105,7 @@ impl Server {
     /// A connection of the test's own.
     pub(crate) fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url())
-            .unwrap()
+            .expect("this is a URL")
             .get_connection()
             .expect("the server answers")
     }

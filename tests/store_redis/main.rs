@@ -1,5 +1,10 @@
 //! The Redis store with several instances on one server, and with servers that fail. Each test has a server of its own.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "an unwrap that fails here fails its test, which is what it is for"
+)]
+
 #[path = "../redis_server/mod.rs"]
 mod redis_server;
 
