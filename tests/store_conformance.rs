@@ -7,8 +7,15 @@
 
 #[path = "store_suite/embedded.rs"]
 mod embedded_fixture;
+#[path = "store_suite/redis.rs"]
+mod redis_fixture;
+mod redis_server;
 mod store_suite;
 
 mod embedded {
     crate::conformance! { crate::embedded_fixture::Embedded }
+}
+
+mod redis {
+    crate::conformance! { crate::redis_fixture::Redis<16> }
 }

@@ -25,12 +25,22 @@ type CreditWaiter = oneshot::Sender<Result<Arc<Credited>, StoreError>>;
 /// The most held polls of one wallet: a player has a few phones, and every release looks through them.
 pub const HOLDS_PER_WALLET_MAX: usize = 32;
 
+/// A read under way.
+#[derive(Debug, Default)]
+struct Load {
+    /// The latest change that the feed told of meanwhile.
+    later: Option<Wallet>,
+    /// Whether what is read may be void when it arrives: it answers those who wait and is not kept.
+    void: bool,
+    waiters: Vec<LoadWaiter>,
+}
+
 /// The wallets in memory, and who waits for what about them.
 #[derive(Debug)]
 pub struct Mirror {
     slots: Slots,
     /// Reads under way. A change that the feed tells of meanwhile is kept here, for the read may have begun before it.
-    loads: HashMap<Key, (Option<Wallet>, Vec<LoadWaiter>)>,
+    loads: HashMap<Key, Load>,
     credits: HashMap<Key, Vec<CreditWaiter>>,
     /// Held polls.
     watchers: HashMap<Key, Vec<oneshot::Sender<()>>>,
@@ -88,10 +98,10 @@ impl Mirror {
     /// Takes a state of a wallet that is in memory, or is being read; of others it takes nothing. Wakes held polls when
     /// it is news.
     pub fn apply(&mut self, key: Key, wallet: Wallet) {
-        if let Some((kept, _)) = self.loads.get_mut(&key)
-            && kept.is_none_or(|kept| kept.seq < wallet.seq)
+        if let Some(load) = self.loads.get_mut(&key)
+            && load.later.is_none_or(|later| later.seq < wallet.seq)
         {
-            *kept = Some(wallet);
+            load.later = Some(wallet);
         }
         // Of a wallet that was put out in spite of its held polls nobody knows whether this is news.
         if self.slots.update(key, wallet) || !self.slots.contains(key) {
@@ -111,11 +121,11 @@ impl Mirror {
     pub fn load(&mut self, key: Key) -> Turn<Result<Wallet, StoreError>> {
         let (sender, receiver) = oneshot::channel();
         let mut first = false;
-        let (_, waiters) = self.loads.entry(key).or_insert_with(|| {
+        let load = self.loads.entry(key).or_insert_with(|| {
             first = true;
-            (None, Vec::new())
+            Load::default()
         });
-        waiters.push(sender);
+        load.waiters.push(sender);
         if first {
             Turn::Yours(receiver)
         } else {
@@ -125,11 +135,18 @@ impl Mirror {
 
     /// What reading a wallet gave.
     pub fn loaded(&mut self, key: Key, result: Result<Wallet, StoreError>) {
-        let Some((later, waiters)) = self.loads.remove(&key) else {
+        let Some(Load {
+            later,
+            void,
+            waiters,
+        }) = self.loads.remove(&key)
+        else {
             return;
         };
         let result = result.map(|read| later.filter(|later| later.seq > read.seq).unwrap_or(read));
-        if let Ok(wallet) = &result {
+        if let Ok(wallet) = &result
+            && !void
+        {
             let watchers = &self.watchers;
             self.slots
                 .insert(key, *wallet, |key| watchers.contains_key(&key));
@@ -197,6 +214,24 @@ impl Mirror {
     pub fn wake_all(&mut self) {
         let keys: Vec<Key> = self.watchers.keys().copied().collect();
         keys.into_iter().for_each(|key| self.wake(key));
+    }
+
+    /// Forgets a wallet whose state is not known any more; the next poll reads it.
+    pub fn reload(&mut self, key: Key) {
+        if let Some(load) = self.loads.get_mut(&key) {
+            (load.later, load.void) = (None, true);
+        }
+        self.slots.remove(key);
+        self.wake(key);
+    }
+
+    /// Forgets every wallet: what the store told before may no longer be so.
+    pub fn reset(&mut self) {
+        for load in self.loads.values_mut() {
+            (load.later, load.void) = (None, true);
+        }
+        self.slots.clear();
+        self.wake_all();
     }
 
     /// Forgets an erased player's wallets.
@@ -274,6 +309,35 @@ mod tests {
             matches!(mirror.load(KEY), Turn::Yours(_)),
             "a read that failed is tried again"
         );
+    }
+
+    #[test]
+    fn after_a_reset_nothing_that_was_known_or_is_being_read_stays() {
+        let mut mirror = loaded(at(5));
+        let mut held = mirror.hold(KEY).unwrap();
+        let other = Key { hunt: 2, ..KEY };
+        let Turn::Yours(mut read) = mirror.load(other) else {
+            panic!("nobody else asked")
+        };
+        mirror.reset();
+        assert_eq!(held.try_recv(), Ok(()));
+        assert_eq!(mirror.get(KEY), None);
+        mirror.loaded(other, Ok(at(9)));
+        assert_eq!(read.try_recv().unwrap(), Ok(at(9)));
+        assert_eq!(
+            mirror.get(other),
+            None,
+            "it may have been read before the reset"
+        );
+        mirror.load(KEY);
+        mirror.loaded(KEY, Ok(at(3)));
+        assert_eq!(
+            mirror.get(KEY),
+            Some(at(3)),
+            "a sequence may be lower than before"
+        );
+        mirror.reload(KEY);
+        assert_eq!(mirror.get(KEY), None);
     }
 
     #[test]

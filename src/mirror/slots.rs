@@ -137,6 +137,13 @@ impl Slots {
         }
     }
 
+    /// Takes every wallet out.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        self.by_key.clear();
+        self.hand = 0;
+    }
+
     /// Wallets here.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -207,6 +207,12 @@ impl App {
                     wallet,
                 } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
+                FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
+                FeedEvent::Reset { .. } => {
+                    // Numbers of players and hunts may be others now, too.
+                    hot.tokens.clear();
+                    hot.mirror.reset();
+                }
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
                     hot.forget_tokens();
