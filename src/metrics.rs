@@ -95,6 +95,7 @@ pub struct Metrics {
     connections: IntGauge,
     batches: IntCounter,
     syncs: IntCounter,
+    mirror_lag: prometheus::Gauge,
     front: [IntCounter; 6],
     /// Held while what is counted elsewhere is taken over, which adds the difference to what was taken before.
     taking: Mutex<()>,
@@ -115,6 +116,8 @@ pub struct Gauges {
     pub batches: u64,
     /// `fdatasync` calls of the store.
     pub syncs: u64,
+    /// For how long the store's feed has not been heard from, in milliseconds.
+    pub mirror_lag_ms: u64,
     /// What the public listener counted.
     pub front: FrontCounts,
 }
@@ -264,6 +267,13 @@ impl Metrics {
                 "trove_store_batches_total",
                 "Transactions that the embedded store committed.",
             ),
+            mirror_lag: registered(
+                &registry,
+                prometheus::Gauge::new(
+                    "trove_mirror_lag_seconds",
+                    "How far the wallets in memory may be behind the store.",
+                ),
+            ),
             syncs: counter(
                 "trove_store_syncs_total",
                 "fdatasync calls of the embedded store.",
@@ -322,6 +332,8 @@ impl Metrics {
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
         let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds far below 2^52")]
+        self.mirror_lag.set(gauges.mirror_lag_ms as f64 / 1_000.0);
         let taken = [(&self.batches, gauges.batches), (&self.syncs, gauges.syncs)];
         for (counter, count) in taken
             .into_iter()

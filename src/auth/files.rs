@@ -207,7 +207,7 @@ pub(super) fn find(
 /// As [`super::Keys::load`].
 pub fn admin_key(settings: &Settings, secrets: &Secrets) -> Result<String, KeyError> {
     let (secret, file) = (secrets.admin_key.as_deref(), &settings.auth.admin_keys_file);
-    let (keys, _) = find(&ADMIN, secret, file, Some(settings.store.dir()), false)?;
+    let (keys, _) = find(&ADMIN, secret, file, settings.store.dir(), false)?;
     let first = keys.into_iter().next();
     Ok(first.map_or_else(String::new, |key| key.key))
 }

@@ -39,6 +39,9 @@ pub(super) enum Command {
     Export(ExportArgs),
     /// Prove from the ledger that every coin is accounted for; print the sums; status 1 if they do not add up.
     Verify(VerifyArgs),
+    /// Look at a store on Redis, or accept one whose identity changed.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print the default settings with their explanations.
     Config,
     /// Print the OpenAPI document of the public listener.
@@ -58,7 +61,7 @@ pub(super) struct ServeArgs {
     /// Where operators find metrics [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS")]
     pub(super) ops_listen: Option<String>,
-    /// The store: embedded:DIR [default: embedded:./trove-data]
+    /// The store: embedded:DIR, redis://HOST or redis+sentinel://HOST,HOST/MASTER [default: embedded:./trove-data]
     #[arg(long, value_name = "URL")]
     pub(super) store: Option<String>,
     /// This instance's name in every answer [default: the machine's]
@@ -72,7 +75,7 @@ pub(super) struct ServeArgs {
 /// The store that a command reads or whose keys it uses.
 #[derive(Debug, clap::Args)]
 pub(super) struct StoreArg {
-    /// The store: embedded:DIR, or its directory [default: ./trove-data]
+    /// The store: embedded:DIR, or its directory, or redis://HOST [default: ./trove-data]
     #[arg(long, value_name = "URL", value_parser = values::store_url)]
     pub(super) store: Option<String>,
 }
@@ -216,6 +219,14 @@ pub(super) struct VerifyArgs {
     pub(super) hunt: Option<HuntId>,
     #[command(flatten)]
     pub(super) store: StoreArg,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// Print a store's identity, schema version, partitions and epoch.
+    Info(StoreArg),
+    /// Take what the server holds as the store from now on: after a server came back empty, or was replaced on purpose.
+    Accept(StoreArg),
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]

@@ -3,9 +3,12 @@
 use super::args::{ExportArgs, VerifyArgs};
 use super::client::{Client, block_on};
 use super::failure::{Exit, Failure};
+use crate::config::Settings;
 use crate::game::ids::HuntId;
-use crate::ledger::{HuntVerdict, SumsReport, VerifyReport};
+use crate::ledger::{ExportFormat, HuntVerdict, SumsReport, VerifyReport};
 use crate::store::embedded::{AuditStore, OpenError};
+use crate::store::redis::RedisStore;
+use crate::store::{Store, StoreError};
 use http::Method;
 use http_body_util::BodyExt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
@@ -46,11 +49,8 @@ fn unreadable(dir: &Path, why: &str) -> Failure {
     )
 }
 
-fn no_such_hunt(hunt: &HuntId, dir: &Path) -> Failure {
-    Failure::new(
-        Exit::No,
-        format_args!("there is no hunt {hunt} in {}", dir.display()),
-    )
+fn no_such_hunt(hunt: &HuntId, store: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::No, format_args!("there is no hunt {hunt} in {store}"))
 }
 
 /// Shows on a terminal that something goes on.
@@ -65,7 +65,9 @@ fn spinner(what: String) -> ProgressBar {
 /// `trove export`
 pub(super) fn export(args: ExportArgs, out: &mut impl Write) -> Result<(), Failure> {
     let settings = super::settings(args.store.store)?;
-    let dir = settings.store.dir();
+    let Some(dir) = settings.store.dir() else {
+        return block_on(export_redis(&settings, &args.hunt, args.format, out));
+    };
     let Some(store) = open(dir)? else {
         let path = format!("/export/{}?format={}", args.hunt, args.format.as_str());
         return block_on(stream(&Client::unix(dir), &path, out));
@@ -93,7 +95,7 @@ pub(super) fn export(args: ExportArgs, out: &mut impl Write) -> Result<(), Failu
     match exists {
         // Writes what a hunt without wallets has: the header.
         Ok(true) => write(&[]),
-        Ok(false) => Err(no_such_hunt(&args.hunt, dir)),
+        Ok(false) => Err(no_such_hunt(&args.hunt, &dir.display())),
         Err(why) => Err(unreadable(dir, &why)),
     }
 }
@@ -120,25 +122,15 @@ async fn stream(client: &Client, path: &str, out: &mut impl Write) -> Result<(),
 /// `trove verify`
 pub(super) fn verify(args: VerifyArgs, out: &mut impl Write) -> Result<(), Failure> {
     let settings = super::settings(args.store.store)?;
-    let dir = settings.store.dir();
     let hunt = args.hunt.as_ref();
     let progress = if std::io::stderr().is_terminal() {
         spinner("auditing the ledger".into())
     } else {
         ProgressBar::hidden()
     };
-    let report = match open(dir)? {
-        Some(store) => match quietly(dir, || store.verify(hunt))? {
-            Ok(Some(audits)) => VerifyReport::from(audits),
-            Ok(None) => {
-                return Err(hunt.map_or_else(
-                    || unreadable(dir, "it has no hunts"),
-                    |hunt| no_such_hunt(hunt, dir),
-                ));
-            }
-            Err(why) => return Err(unreadable(dir, &why)),
-        },
-        None => block_on(ask(&Client::unix(dir), hunt))?,
+    let report = match settings.store.dir() {
+        Some(dir) => audit(dir, hunt)?,
+        None => block_on(verify_redis(&settings, hunt))?,
     };
     progress.finish_and_clear();
     for verdict in &report.hunts {
@@ -162,9 +154,69 @@ pub(super) fn verify(args: VerifyArgs, out: &mut impl Write) -> Result<(), Failu
         format_args!(
             "the ledger does not add up in {}; stop the server and keep a copy of {}",
             broken.join(", "),
-            dir.display()
+            settings.store.shown()
         ),
     ))
+}
+
+fn audit(dir: &Path, hunt: Option<&HuntId>) -> Result<VerifyReport, Failure> {
+    match open(dir)? {
+        Some(store) => match quietly(dir, || store.verify(hunt))? {
+            Ok(Some(audits)) => Ok(VerifyReport::from(audits)),
+            Ok(None) => Err(hunt.map_or_else(
+                || unreadable(dir, "it has no hunts"),
+                |hunt| no_such_hunt(hunt, &dir.display()),
+            )),
+            Err(why) => Err(unreadable(dir, &why)),
+        },
+        None => block_on(ask(&Client::unix(dir), hunt)),
+    }
+}
+
+/// The store on Redis, for a command that only looks.
+async fn connect(settings: &Settings) -> Result<RedisStore, Failure> {
+    super::store::connect(settings, false).await
+}
+
+fn store_failed(error: &StoreError) -> Failure {
+    Failure::new(Exit::Unreachable, format_args!("{error}; try again"))
+}
+
+async fn verify_redis(settings: &Settings, hunt: Option<&HuntId>) -> Result<VerifyReport, Failure> {
+    let store = connect(settings).await?;
+    match store.verify(hunt).await {
+        Ok(audits) => Ok(VerifyReport::from(audits)),
+        Err(StoreError::NoSuchHunt) => Err(hunt.map_or_else(
+            || store_failed(&StoreError::NoSuchHunt),
+            |hunt| no_such_hunt(hunt, &settings.store.shown()),
+        )),
+        Err(error) => Err(store_failed(&error)),
+    }
+}
+
+async fn export_redis(
+    settings: &Settings,
+    hunt: &HuntId,
+    format: ExportFormat,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let store = connect(settings).await?;
+    let mut rows = match store.export(hunt).await {
+        Ok(rows) => rows,
+        Err(StoreError::NoSuchHunt) => return Err(no_such_hunt(hunt, &settings.store.shown())),
+        Err(error) => return Err(store_failed(&error)),
+    };
+    let mut bytes = format.header().as_bytes().to_vec();
+    while let Some(batch) = rows.recv().await {
+        let batch = batch.map_err(|error| store_failed(&error))?;
+        format
+            .write_rows(&mut bytes, &batch)
+            .map_err(|error| Failure::new(Exit::Unreachable, error))?;
+        out.write_all(&bytes)?;
+        bytes.clear();
+    }
+    out.write_all(&bytes)?;
+    Ok(())
 }
 
 async fn ask(client: &Client, hunt: Option<&HuntId>) -> Result<VerifyReport, Failure> {

@@ -15,6 +15,7 @@ mod ledger;
 mod manage;
 mod serve;
 mod simulate;
+mod store;
 mod tokens;
 mod usage;
 mod values;
@@ -51,6 +52,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode, Failure> {
         Command::Reinstate(args) => manage::reinstate(args, out)?,
         Command::Export(args) => ledger::export(args, out)?,
         Command::Verify(args) => ledger::verify(args, out)?,
+        Command::Store(command) => store::run(command, out)?,
         Command::Config => out.write_all(config::DEFAULTS.as_bytes())?,
         Command::Openapi => writeln!(out, "{}", crate::serve::openapi())?,
         Command::Simulate(args) => simulate::run(args, out)?,

@@ -5,6 +5,7 @@ use super::failure::{Exit, Failure};
 use crate::auth::{KeySource, Keys, Secrets};
 use crate::config::{self, LogFormat, LogLevel, Overrides, Settings};
 use crate::serve::{self, ServeError};
+use crate::store::redis::ConnectError;
 use std::io::IsTerminal;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -24,12 +25,12 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
             .map_err(|error| Failure::new(Exit::Usage, error))
     };
     let settings = load()?;
-    let dir = settings.store.dir().to_owned();
+    let dir = settings.store.dir().map(ToOwned::to_owned);
     let keys_of = {
         let dir = dir.clone();
         move |settings: &Settings| {
             let secrets = Secrets::from_env(config::environment());
-            Keys::load(settings, &secrets, Some(&dir))
+            Keys::load(settings, &secrets, dir.as_deref())
                 .map_err(|error| Failure::new(Exit::Usage, error))
         }
     };
@@ -48,9 +49,11 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
             .map_err(|error| error.to_string())?;
         Ok((settings, keys))
     });
-    serve::run(settings, keys, &dir, reload, args.demo).map_err(|error| {
+    serve::run(settings, keys, reload, args.demo).map_err(|error| {
         let exit = match error {
             ServeError::Listen { .. } => Exit::Usage,
+            ServeError::Redis(ConnectError::Unreachable(_)) => Exit::Unreachable,
+            ServeError::Redis(_) => Exit::Usage,
             _ => Exit::Unreachable,
         };
         Failure::new(exit, error)

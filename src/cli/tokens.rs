@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) fn run(args: &TokenArgs, out: &mut impl Write) -> Result<(), Failure> {
     let settings = super::settings(args.store.store.clone())?;
     let secrets = Secrets::from_env(config::environment());
-    let (keys, _) = TokenKeys::load(&settings, &secrets, Some(settings.store.dir()), false)
+    let (keys, _) = TokenKeys::load(&settings, &secrets, settings.store.dir(), false)
         .map_err(|error| Failure::new(Exit::Usage, error))?;
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

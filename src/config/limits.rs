@@ -9,12 +9,17 @@ const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 
 /// The least and the greatest value of each whole number.
-pub(super) const RANGES: [(&str, i64, i64); 25] = [
+pub(super) const RANGES: [(&str, i64, i64); 30] = [
     ("server.notice_ms", 0, 600_000),
     ("server.drain_ms", 0, 600_000),
     ("store.cache_bytes", MIB, TIB),
     ("store.min_free_bytes", 0, TIB),
     ("store.find_wait_ms", 1, 60_000),
+    ("store.partitions", 1, 256),
+    ("store.instances", 1, 1_000),
+    ("store.feed_bytes_max", MIB, TIB),
+    ("store.connect_wait_ms", 100, 600_000),
+    ("store.response_timeout_ms", 50, 60_000),
     ("game.pending_finds_max", 1, 100_000),
     ("game.find_id_ttl_ms", 60_000, 31 * DAY_MS),
     ("poll.interval_ms", 100, 3_600_000),
@@ -90,6 +95,7 @@ fn text_value(key: &str, text: &str) -> Result<(), String> {
             "is {text:?}; it must be up to 64 of A-Z a-z 0-9 . _ -"
         )),
         "store.url" => store_url(text),
+        "store.key_prefix" => key_prefix(text),
         "log.level" => one_of(&["error", "warn", "info", "debug", "trace"]),
         "log.format" => one_of(&["text", "json"]),
         _ => Ok(()),
@@ -106,10 +112,28 @@ fn store_url(text: &str) -> Result<(), String> {
                 Ok(())
             }
         }
+        Some(("redis" | "redis+sentinel", rest)) if rest.starts_with("//") => {
+            let parsed: Result<trove_streams::StoreUrl, _> = text.parse();
+            parsed
+                .map(drop)
+                .map_err(|error| format!("is no address: {error}"))
+        }
         Some((scheme, rest)) if rest.starts_with("//") => Err(format!(
-            "is a {scheme} address; this version knows embedded:DIR only"
+            "is a {scheme} address; this version knows embedded:DIR, redis:// and redis+sentinel://"
         )),
-        _ => Err("must be embedded:DIR; this version knows no other store".into()),
+        _ => Err("must be embedded:DIR, redis://… or redis+sentinel://…".into()),
+    }
+}
+
+/// What may begin every key of a store on Redis.
+fn key_prefix(text: &str) -> Result<(), String> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':');
+    if text.len() <= 32 && text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err(format!(
+            "is {text:?}; it must be up to 32 of A-Z a-z 0-9 . _ - :"
+        ))
     }
 }
 

@@ -51,9 +51,15 @@ pub struct ServerSettings {
 #[allow(missing_docs)]
 pub struct StoreSettings {
     pub url: String,
+    pub find_wait_ms: u64,
     pub cache_bytes: usize,
     pub min_free_bytes: u64,
-    pub find_wait_ms: u64,
+    pub partitions: u16,
+    pub key_prefix: String,
+    pub instances: u32,
+    pub feed_bytes_max: u64,
+    pub connect_wait_ms: u64,
+    pub response_timeout_ms: u64,
 }
 
 /// The rules' limits.
@@ -268,11 +274,47 @@ impl Default for Settings {
     }
 }
 
+/// Where the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorePlace<'a> {
+    /// In a directory of this machine.
+    Embedded(&'a Path),
+    /// On a Redis or Valkey server, by its URL, which may carry a password.
+    Redis(&'a str),
+}
+
 impl StoreSettings {
-    /// The embedded store's directory.
+    /// Where the store is.
     #[must_use]
-    pub fn dir(&self) -> &Path {
-        Path::new(self.url.strip_prefix(EMBEDDED).unwrap_or(&self.url))
+    pub fn place(&self) -> StorePlace<'_> {
+        match self.url.strip_prefix(EMBEDDED) {
+            Some(dir) => StorePlace::Embedded(Path::new(dir)),
+            None => StorePlace::Redis(&self.url),
+        }
+    }
+
+    /// The embedded store's directory, if the store is one.
+    #[must_use]
+    pub fn dir(&self) -> Option<&Path> {
+        match self.place() {
+            StorePlace::Embedded(dir) => Some(dir),
+            StorePlace::Redis(_) => None,
+        }
+    }
+
+    /// The store's address for people, without user and password.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self.place() {
+            StorePlace::Embedded(dir) => dir.display().to_string(),
+            StorePlace::Redis(url) => match url.split_once("://") {
+                Some((scheme, rest)) => {
+                    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+                    format!("{scheme}://{host}")
+                }
+                None => "redis".to_owned(),
+            },
+        }
     }
 }
 

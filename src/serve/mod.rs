@@ -1,6 +1,6 @@
 //! `trove serve`: the HTTP routes, and the life of the process that answers them.
 //!
-//! - [`mod@run`]: start, signals, draining, stop.
+//! - [`mod@run`]: start, signals, draining, stop; `stores` opens the store that the settings name.
 //! - [`backend`]: what stands behind the front: the poll from memory, and for everything else axum's router.
 //! - [`app`]: what all requests share.
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
@@ -28,6 +28,8 @@ mod poll_body;
 pub mod problem;
 pub mod run;
 pub mod socket;
+mod stores;
 
 pub use openapi::document as openapi;
 pub use run::{Reload, ServeError, run};
+pub use stores::redis_options;

@@ -3,21 +3,20 @@
 use super::app::App;
 use super::backend::AppBackend;
 use super::ops::{self, ReadGauges};
+use super::stores::Opened;
 use super::{demo, load, socket};
 use crate::auth::Keys;
 use crate::config::Settings;
 use crate::front::{Front, Limits, Phase, descriptors_max};
-use crate::game::rules;
 use crate::metrics::Gauges;
 
-use crate::store::clock::SystemTimeSource;
-use crate::store::embedded::{EmbeddedStore, OpenError, Options};
+use crate::store::embedded::OpenError;
+use crate::store::redis::ConnectError;
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,9 +28,12 @@ pub type Reload = Box<dyn Fn() -> Result<(Settings, Keys), String> + Send>;
 /// Why the server did not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The store.
+    /// The embedded store.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The store on Redis.
+    #[error(transparent)]
+    Redis(#[from] ConnectError),
     /// A listener.
     #[error(
         "cannot listen on {address}: {source}; stop what listens there, or choose another address"
@@ -65,17 +67,11 @@ pub enum ServeError {
 ///
 /// # Errors
 /// Why it did not start, or had to end.
-pub fn run(
-    settings: Settings,
-    keys: Keys,
-    dir: &Path,
-    reload: Reload,
-    demo: bool,
-) -> Result<(), ServeError> {
+pub fn run(settings: Settings, keys: Keys, reload: Reload, demo: bool) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let served = runtime.block_on(serve(settings, keys, dir, reload, demo));
+    let served = runtime.block_on(serve(settings, keys, reload, demo));
     // Reads of the store that are still under way hold nothing that must be kept.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
@@ -104,58 +100,41 @@ fn front_limits(settings: &Settings) -> Limits {
 async fn serve(
     settings: Settings,
     keys: Keys,
-    dir: &Path,
     reload: Reload,
     demo: bool,
 ) -> Result<(), ServeError> {
-    let (broke, mut broken) = mpsc::channel::<String>(1);
-    let options = Options {
-        dir: dir.to_owned(),
-        limits: rules::Limits {
-            pending_finds_max: settings.game.pending_finds_max,
-            find_id_ttl_ms: settings.game.find_id_ttl_ms,
-        },
-        cache_bytes: settings.store.cache_bytes,
-        min_free_bytes: settings.store.min_free_bytes,
-        time: Arc::new(SystemTimeSource::default()),
-        on_fatal: Box::new(move |reason| drop(broke.try_send(reason.to_owned()))),
-    };
-    let store = Arc::new(EmbeddedStore::open(options)?);
-    store.answer_on(&tokio::runtime::Handle::current());
-    let socket_path = || dir.join(socket::SOCKET_NAME);
-    let unix = socket::listen(dir).map_err(|source| ServeError::Socket {
-        path: socket_path(),
-        source,
-    })?;
+    let mut opened = Opened::open(&settings).await?;
     let public = listen(settings.server.listen).await?;
     let ops_listener = listen(settings.server.ops_listen).await?;
     let addresses = (public.local_addr()?, ops_listener.local_addr()?);
     let notice = Duration::from_millis(settings.server.notice_ms);
     let limits = front_limits(&settings).within(descriptors_max());
     let instance_id = HeaderValue::from_str(&settings.instance_id()).map_err(io::Error::other)?;
-    let app = App::new(store.clone(), settings, keys, instance_id);
+    let app = App::new(opened.store.clone(), settings, keys, instance_id);
     follow(&app).await;
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
     let front =
         Front::new(Arc::new(AppBackend::new(app.clone())), limits).map_err(io::Error::other)?;
     let gauges: ReadGauges = Arc::new({
-        let (app, store, front) = (app.clone(), store.clone(), front.clone());
+        let (app, front, disk_work) = (app.clone(), front.clone(), opened.disk_work());
         move || {
+            let work = disk_work();
             let hot = app.hot();
             Gauges {
                 wallets: hot.mirror.len(),
                 held: hot.mirror.held(),
                 connections: front.connections(),
                 front: front.counters().into(),
-                batches: store.writer_stats().batches.load(Ordering::Relaxed),
-                syncs: store.disk().syncs.load(Ordering::Relaxed),
+                batches: work.batches,
+                syncs: work.syncs,
+                mirror_lag_ms: app.store.feed_silent_ms().unwrap_or(0),
             }
         }
     });
     let ops_front = Front::new(Arc::new(ops::backend(app.clone(), gauges)), ops_limits())
         .map_err(io::Error::other)?;
-    let serving = [
+    let mut serving = vec![
         tokio::spawn({
             let (front, phase) = (front.clone(), phase.clone());
             async move { front.serve(public, phase).await }
@@ -164,8 +143,11 @@ async fn serve(
             let phase = phase.clone();
             async move { ops_front.serve(ops_listener, phase).await }
         }),
-        tokio::spawn(socket::serve(app.clone(), unix, phase)),
     ];
+    let socket_path = opened.socket.take().map(|(unix, path)| {
+        serving.push(tokio::spawn(socket::serve(app.clone(), unix, phase)));
+        path
+    });
     tokio::spawn({
         let app = app.clone();
         load::watch(move |observe| observe(&app.load, &app.metrics))
@@ -179,9 +161,9 @@ async fn serve(
     } else {
         None
     };
-    announce(&app, addresses, dir, players.as_ref());
+    announce(&app, addresses, &opened.name, players.as_ref());
 
-    let ended = until_stopped(&app, &reload, &mut broken).await;
+    let ended = until_stopped(&app, &reload, &mut opened.broken).await;
     if let Some(players) = players {
         players.stop();
     }
@@ -198,10 +180,10 @@ async fn serve(
             tracing::error!(%error, "a listener failed");
         }
     }
-    if let Err(error) = store.stop().await {
-        tracing::error!(%error, "the store did not stop cleanly");
+    opened.stop().await;
+    if let Some(path) = socket_path {
+        let _ = std::fs::remove_file(path);
     }
-    let _ = std::fs::remove_file(socket_path());
     tracing::info!("stopped");
     Ok(())
 }
@@ -264,13 +246,13 @@ async fn until_stopped(
 fn announce(
     app: &App,
     (public, ops): (SocketAddr, SocketAddr),
-    dir: &Path,
+    store: &str,
     demo: Option<&demo::Players>,
 ) {
     tracing::info!(
         %public,
         %ops,
-        store = %dir.display(),
+        store,
         instance = app.instance_id.to_str().unwrap_or_default(),
         epoch = app.store.epoch(),
         "ready"

@@ -288,6 +288,12 @@ pub trait Store: Send + Sync + 'static {
     /// Proves conservation from the ledger and the wallets, of one hunt or of all, each as of one moment.
     fn verify(&self, hunt: Option<&HuntId>) -> Reply<Vec<HuntAudit>>;
 
+    /// For how long the feed has not been heard from, in milliseconds, where that can happen. While that is long and the
+    /// store answers, what is in memory may be behind it.
+    fn feed_silent_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// What changes from now on, in batches. There is one feed; it is handed out once. Whoever takes it must keep reading
     /// (or drop it), and must not await a write of the store while it does not: a feed that is full holds up all writes.
     fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>>;

@@ -118,6 +118,20 @@ impl RedisStore {
     /// # Errors
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
+        let (wait, instances) = (options.connect_wait, options.instances_expected);
+        let store = Self::assemble(url, options)?;
+        let core = &store.core;
+        wait_up(&core.commands, wait).await?;
+        warn_of_clients(&core.commands, instances);
+        let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
+        core.all_hunts().await.map_err(failed)?;
+        let house = house::House::new(core.clone()).map_err(failed)?;
+        lock(&store.tasks).push(tokio::spawn(house.run()));
+        Ok(store)
+    }
+
+    /// The store with its links on their way; nothing is asked of it yet.
+    fn assemble(url: &str, options: Options) -> Result<Self, ConnectError> {
         if options.limits.pending_finds_max > PENDING_FINDS_MAX {
             let what =
                 format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
@@ -141,7 +155,6 @@ impl RedisStore {
             client_name: Some("trove-feed".into()),
             ..Config::blocking(options.feed_block)
         };
-        let (wait, instances) = (options.connect_wait, options.instances_expected);
         let shared = Arc::new(Shared::new(options, keys, scripts));
         let commands = Connection::to(&store_url, config)?
             .prepare(Arc::new(Gate {
@@ -149,8 +162,6 @@ impl RedisStore {
                 commands: true,
             }))
             .start();
-        wait_up(&commands, wait).await?;
-        warn_of_clients(&commands, instances);
         let reads = Connection::to(&store_url, reads_config)?
             .prepare(Arc::new(Gate {
                 shared: shared.clone(),
@@ -162,9 +173,6 @@ impl RedisStore {
             commands,
             clock_gate: Arc::default(),
         };
-        let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
-        core.all_hunts().await.map_err(failed)?;
-        let house = house::House::new(core.clone()).map_err(failed)?;
         Ok(Self {
             core,
             reads,
@@ -172,8 +180,34 @@ impl RedisStore {
             feed_taken: Mutex::new(false),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
             runtime: Handle::current(),
-            tasks: Mutex::new(vec![tokio::spawn(house.run())]),
+            tasks: Mutex::default(),
         })
+    }
+
+    /// What `trove store info` shows of a server that may hold no store, or another one than was known. Makes none.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn info_at(url: &str, options: Options) -> Result<Info, ConnectError> {
+        let options = Options {
+            create: false,
+            ..options
+        };
+        Self::assemble(url, options)?.info().await
+    }
+
+    /// What `trove store accept` does, see [`RedisStore::accept`]; gives what the store is afterwards.
+    ///
+    /// # Errors
+    /// As [`RedisStore::accept`].
+    pub async fn accept_at(url: &str, options: Options) -> Result<Info, ConnectError> {
+        let options = Options {
+            create: false,
+            ..options
+        };
+        let store = Self::assemble(url, options)?;
+        store.accept().await?;
+        store.info().await
     }
 
     /// What `trove store info` shows.
@@ -340,6 +374,10 @@ impl Store for RedisStore {
 
     fn epoch(&self) -> u64 {
         self.core.shared.epoch()
+    }
+
+    fn feed_silent_ms(&self) -> Option<u64> {
+        Self::feed_silent_ms(self)
     }
 
     fn health(&self) -> Health {
