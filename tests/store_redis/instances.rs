@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use trove::game::entry::Change;
+use trove::game::entry::{Adjustment, Change};
 use trove::game::hunt::HuntState;
 use trove::game::rules::{Decision, Refusal};
 use trove::store::RecordRefusal;
@@ -302,4 +302,21 @@ async fn an_idle_instance_costs_ten_commands_a_second_at_most() {
     let each_second = sent as f64 / seconds + probes;
     println!("{each_second:.1} commands a second");
     assert!(each_second <= 10.0, "{each_second:.1} commands a second");
+}
+
+#[tokio::test]
+async fn an_adjustment_after_the_erasure_does_not_open_the_wallet_for_finds() {
+    let (_server, one, other) = two().await;
+    let ada = open(&one, "ada", one.now()).await.unwrap();
+    one.erase(&PlayerName::new("ada").unwrap()).await.unwrap();
+    let adjustment = Adjustment {
+        coins: 5,
+        reason: "late".into(),
+        key: "k".into(),
+        by: "ops".into(),
+    };
+    let adjusted = one.adjust(&hunt(), ada, adjustment).await.unwrap();
+    assert_eq!(adjusted.wallet.balance, 5);
+    let late = find(&other, ada, of("a")).await.unwrap();
+    assert_eq!(late, Err(RecordRefusal::Erased(Erased)));
 }

@@ -3,9 +3,9 @@
 
 use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Ledger};
-use super::hunts::{PartitionState, packed};
 use super::jobs::{Job, Reader};
 use super::shared::Core;
+use super::state::{PartitionState, packed};
 use super::wallets::ledger;
 use crate::game::audit::{Sums, WalletAudit};
 use crate::game::entry::Entry;

@@ -8,7 +8,7 @@
 //! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
 //! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
-//! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch.
+//! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
 //! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
@@ -26,6 +26,7 @@ mod options;
 mod players;
 mod scripts;
 mod shared;
+mod state;
 mod tail;
 mod wallets;
 

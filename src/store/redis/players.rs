@@ -3,8 +3,7 @@
 //! A number is drawn so that it lies in the partition of the name, so that one script sees both, and erasing needs no
 //! second partition.
 
-use super::hunts::reply_text;
-use super::jobs::{Answer, Job, Reader, integer};
+use super::jobs::{Answer, Job, Reader, integer, text};
 use super::shared::Core;
 use crate::game::ids::{PlayerId, PlayerName};
 use crate::store::{Erased, Erasure, Opening, StoreError};
@@ -37,7 +36,7 @@ impl Core {
             let mut failure = None;
             for (index, answer) in open.iter().zip(self.run_all(&jobs).await) {
                 match answer {
-                    Answer::Reply(value) => match reply_text(value)?.as_str() {
+                    Answer::Reply(value) => match text(value)?.as_str() {
                         "" => opened[*index] = Some(Err(Erased)),
                         "taken" => {}
                         number => opened[*index] = Some(Ok(parse_player(number)?)),
@@ -115,7 +114,7 @@ impl Core {
         let job = Job::new(&self.shared.scripts.erase_begin, keys)
             .arg("0")
             .arg(name.as_str());
-        match reply_text(self.ask(job).await?)?.as_str() {
+        match text(self.ask(job).await?)?.as_str() {
             "" => Ok(None),
             number => parse_player(number).map(Some),
         }
@@ -157,8 +156,8 @@ impl Core {
         number: Option<PlayerId>,
     ) -> Result<bool, StoreError> {
         let keys = &self.shared.keys;
-        let text = name.as_str();
-        let partition = keys.partition(keys.partitions().of_name(text.as_bytes()));
+        let word = name.as_str();
+        let partition = keys.partition(keys.partitions().of_name(word.as_bytes()));
         let by_number = match number {
             Some(player) => keys.players_by_number(player.0),
             // Not used then, but a key of the same slot has to stand there.
@@ -167,15 +166,15 @@ impl Core {
         let keys = vec![
             partition.state(),
             partition.feed(),
-            keys.players_by_name(text.as_bytes()),
+            keys.players_by_name(word.as_bytes()),
             by_number,
             partition.erased_names(),
         ];
         let number = number.map_or_else(String::new, |player| base62(player.0));
         let job = Job::new(&self.shared.scripts.erase_end, keys)
             .arg("0")
-            .arg(text)
-            .arg(self.shared.name_digest(text)?)
+            .arg(word)
+            .arg(self.shared.name_digest(word)?)
             .arg(number);
         Ok(integer(&self.ask(job).await?)? == 1)
     }

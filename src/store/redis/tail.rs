@@ -5,8 +5,8 @@
 //! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
 
 use super::entry::{FeedEntry, Ledger, parse};
-use super::hunts::PartitionState;
 use super::shared::Core;
+use super::state::PartitionState;
 use crate::store::{FeedEvent, StoreError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;

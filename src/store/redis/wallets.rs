@@ -126,7 +126,12 @@ impl Core {
     ) -> Result<Job<'_>, StoreError> {
         let number = hunt.number_text();
         let keys = self.shared.keys.player(player.0);
-        let keys = vec![keys.state(), keys.feed(), keys.wallet(&number, player.0)];
+        let keys = vec![
+            keys.state(),
+            keys.feed(),
+            keys.wallet(&number, player.0),
+            keys.erased(),
+        ];
         let note = AdjustmentNote {
             reason: new.reason.clone(),
             key: new.key.clone(),

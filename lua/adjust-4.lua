@@ -1,6 +1,6 @@
 -- Grants or revokes coins, once a key.
 --
--- KEYS  1 state, 2 feed, 3 wallet
+-- KEYS  1 state, 2 feed, 3 wallet, 4 erased players
 -- ARGV  1-4 see prelude and ledger
 --       5 the hunt's generation
 --       6 the wallet's field that remembers the key
@@ -40,7 +40,12 @@ else
     revoked = revoked - coins
   end
   add('g', string.format('%d %s', coins, ARGV[10]))
-  commit(nil, ARGV[6], now .. '-' .. n)
+  if s == 1 and redis.call('SISMEMBER', KEYS[4], player) == 1 then
+    -- An erased player's wallet that comes to be only now bears the mark by which finds are refused.
+    commit(nil, ARGV[6], now .. '-' .. n, 'x', 1)
+  else
+    commit(nil, ARGV[6], now .. '-' .. n)
+  end
   answer = {'f', s}
 end
 return {now, b, s, v, c, f, d, answer}
