@@ -8,6 +8,7 @@ use crate::config::Settings;
 use crate::game::Millis;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::game::wallet::Wallet;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
 use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
@@ -76,6 +77,9 @@ impl Hot {
         ms.max(1)
     }
 }
+
+/// A feed that has been silent for longer, in milliseconds, makes polls ask the store.
+pub const FEED_SILENT_MS_MAX: u64 = 250;
 
 /// The application.
 pub struct App {
@@ -179,6 +183,13 @@ impl App {
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.hot().mirror.wake_all();
+    }
+
+    /// Whether what is in memory may be behind the store, because its feed is silent.
+    pub fn is_behind(&self) -> bool {
+        self.store
+            .feed_silent_ms()
+            .is_some_and(|silent_ms| silent_ms > FEED_SILENT_MS_MAX)
     }
 
     /// Whether answers may be out of date: only while the store is out of reach.
@@ -356,18 +367,43 @@ impl App {
     ///
     /// # Errors
     /// The store's, when it is needed.
-    pub async fn wallet(
+    pub async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Wallet, StoreError> {
+        if let Some(wallet) = self.hot().mirror.get(key) {
+            return Ok(wallet);
+        }
+        self.read_wallet(live, key).await
+    }
+
+    /// The wallet as now, and whether it is from memory although that may be behind the store: while the feed is silent,
+    /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
+    ///
+    /// # Errors
+    /// The store's, when it is needed.
+    pub async fn wallet_now(
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
-    ) -> Result<crate::game::wallet::Wallet, StoreError> {
-        let turn = {
-            let mut hot = self.hot();
-            if let Some(wallet) = hot.mirror.get(key) {
-                return Ok(wallet);
-            }
-            hot.mirror.load(key)
+    ) -> Result<(Wallet, bool), StoreError> {
+        if !self.is_behind() {
+            return Ok((self.wallet(live, key).await?, false));
+        }
+        let Some(known) = self.hot().mirror.get(key) else {
+            return Ok((self.read_wallet(live, key).await?, false));
         };
+        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
+        match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
+            Ok(Ok(read)) if read.seq >= known.seq => Ok((read, false)),
+            Ok(Ok(_)) => Ok((known, false)),
+            Ok(Err(_)) | Err(_) => Ok((known, true)),
+        }
+    }
+
+    async fn read_wallet(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<Wallet, StoreError> {
+        let turn = self.hot().mirror.load(key);
         let receiver = match turn {
             Turn::Joined(receiver) => receiver,
             Turn::Yours(receiver) => {

@@ -6,11 +6,11 @@ use super::openapi::{AdjustAnswer, FindAnswer, HistoryAnswer, ProblemDocument, T
 use super::problem::Problem;
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Change, Entry, Find};
-use crate::game::ids::{FindId, HuntId, PlayerName, TreasureId};
+use crate::game::ids::{FindId, HuntId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{AdjustDecision, Decision, NewFind, What};
 use crate::metrics::StoreCommand;
 use crate::mirror::Key;
-use crate::store::{Opening, RecordRefusal};
+use crate::store::{Opening, RecordRefusal, Recorded, StoreError};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -25,6 +25,8 @@ pub const TEXT_BYTES_MAX: usize = 256;
 /// The most entries of one page of history, and how many there are unless asked otherwise.
 pub const HISTORY_MAX: usize = 500;
 const HISTORY_DEFAULT: usize = 50;
+/// How long a find that the store could not take waits before it is tried again.
+const STORE_RETRY: Duration = Duration::from_millis(50);
 /// The longest life of a token, in seconds: a year.
 pub const TTL_S_MAX: u64 = 365 * 24 * 3_600;
 const TTL_S_DEFAULT: u64 = 24 * 3_600;
@@ -139,18 +141,8 @@ pub async fn find(
         id,
         found_at: None,
     };
-    let record = app
-        .store
-        .record(&live.hunt.spec.id, vec![(caller.player, new)]);
     let wait = Duration::from_millis(settings.store.find_wait_ms);
-    let recorded = tokio::time::timeout(wait, app.ask(StoreCommand::Record, record))
-        .await
-        .map_err(|_| {
-            Problem::unavailable(
-                "store_timeout",
-                "the store did not answer in time: send the find again",
-            )
-        })??;
+    let recorded = record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
         hot.mirror.apply(
@@ -181,6 +173,37 @@ pub async fn find(
             "internal_error",
             "the store gave no outcome",
         )),
+    }
+}
+
+/// Records a find as soon as the store can be reached, within `wait`. A find has an id, so one whose outcome is unknown
+/// is asked for again: it is not recorded twice.
+async fn record_within(
+    app: &App,
+    hunt: &HuntId,
+    find: (PlayerId, NewFind),
+    wait: Duration,
+) -> Result<Recorded, Problem> {
+    let deadline = tokio::time::Instant::now() + wait;
+    loop {
+        let record = app.store.record(hunt, vec![find.clone()]);
+        let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
+        let error = match asked {
+            Err(_) => {
+                return Err(Problem::unavailable(
+                    "store_timeout",
+                    "the store did not answer in time: send the find again",
+                ));
+            }
+            Ok(Ok(recorded)) => return Ok(recorded),
+            Ok(Err(error)) => error,
+        };
+        let passes = matches!(error, StoreError::Unavailable(_) | StoreError::Unknown(_));
+        let next = tokio::time::Instant::now() + STORE_RETRY;
+        if !passes || next >= deadline || app.is_draining() {
+            return Err(error.into());
+        }
+        tokio::time::sleep_until(next).await;
     }
 }
 

@@ -15,6 +15,7 @@ use crate::game::hunt::HuntState;
 use crate::game::wallet::Wallet;
 use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
+use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -83,7 +84,11 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let missed = |cursor: Cursor| {
         cursor.epoch != epoch || !(wallet.shown_seq..=wallet.seq).contains(&cursor.seq)
     };
-    if wallet.pending_finds > 0 || since.or(matched).is_some_and(missed) || app.is_stale() {
+    if wallet.pending_finds > 0
+        || since.or(matched).is_some_and(missed)
+        || app.is_stale()
+        || app.is_behind()
+    {
         return false;
     }
     let player = entry.claims.player.clone();
@@ -200,7 +205,7 @@ pub async fn poll(
         hunt: live.hunt.number,
         player: caller.player,
     };
-    let mut wallet = app.wallet(&live, key).await?;
+    let (mut wallet, mut unsure) = app.wallet_now(&live, key).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
     let seen = ask.named().unwrap_or(Cursor {
@@ -208,7 +213,7 @@ pub async fn poll(
         seq: wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, key, &ask, &mut wallet).await?;
+        let answer = answer(&app, &live, &caller, key, &ask, &mut wallet, unsure).await?;
         let current = Cursor {
             epoch: app.store.epoch(),
             seq: wallet.seq,
@@ -223,7 +228,7 @@ pub async fn poll(
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        wallet = app.wallet(&live, key).await?;
+        (wallet, unsure) = app.wallet_now(&live, key).await?;
     }
 }
 
@@ -279,6 +284,7 @@ async fn answer(
     key: Key,
     ask: &Ask,
     wallet: &mut Wallet,
+    unsure: bool,
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
     let before = *wallet;
@@ -304,31 +310,36 @@ async fn answer(
         }
     });
     let epoch = app.store.epoch();
-    let cursor = Cursor {
+    let mut cursor = Cursor {
         epoch,
         seq: wallet.seq,
     };
     let mut shown = Shown {
-        stale: app.is_stale(),
+        stale: app.is_stale() || unsure,
         ..Shown::default()
     };
+    let latest = settings.poll.recent_max;
     let entries;
     match ask.named() {
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
-            shown.reset = true;
-            (entries, _) = recent(app, live, key, 0..wallet.seq, settings.poll.recent_max).await?;
-            shown.take(entries.iter());
+            match recent(app, live, key, 0..wallet.seq, latest).await {
+                Ok((missed, _)) => {
+                    shown.reset = true;
+                    entries = missed;
+                    shown.take(entries.iter());
+                }
+                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+            }
         }
         Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
-            (entries, shown.gap) = recent(
-                app,
-                live,
-                key,
-                named.seq..wallet.seq,
-                settings.poll.recent_max,
-            )
-            .await?;
-            shown.take(entries.iter());
+            match recent(app, live, key, named.seq..wallet.seq, latest).await {
+                Ok((missed, gap)) => {
+                    shown.gap = gap;
+                    entries = missed;
+                    shown.take(entries.iter());
+                }
+                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+            }
         }
         named => {
             let after = named.map_or(0, |named| named.seq);
@@ -385,6 +396,23 @@ async fn answer(
     })
 }
 
+/// While the store is out of reach, what a client missed cannot be read: the balance is shown as it is known, with the
+/// client's own cursor, so that a later poll shows what was missed.
+fn without_missed(
+    app: &App,
+    error: StoreError,
+    named: Cursor,
+    cursor: &mut Cursor,
+    shown: &mut Shown<'_>,
+) -> Result<(), StoreError> {
+    if !app.is_stale() && !app.is_behind() {
+        return Err(error);
+    }
+    shown.stale = true;
+    *cursor = named;
+    Ok(())
+}
+
 fn internal(error: impl std::fmt::Display) -> Problem {
     Problem::new(500, "internal_error", error.to_string())
 }
@@ -397,7 +425,7 @@ async fn recent(
     key: Key,
     between: std::ops::Range<u64>,
     limit: usize,
-) -> Result<(Vec<Entry>, bool), Problem> {
+) -> Result<(Vec<Entry>, bool), StoreError> {
     let read = app
         .store
         .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
