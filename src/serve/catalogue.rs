@@ -1,6 +1,6 @@
 //! A hunt as this instance serves it: with its public catalogue, serialised and compressed once, when first asked for.
 
-use super::json::off_loop;
+use super::beside::{free, off_loop};
 use super::problem::Problem;
 use crate::game::hunt::{Hunt, HuntSpec};
 use bytes::Bytes;
@@ -142,9 +142,7 @@ impl Drop for LiveHunt {
     /// A hunt of a hundred thousand treasures takes tens of milliseconds to free, and the event loop may be the last to
     /// let go of one that was replaced.
     fn drop(&mut self) {
-        if self.hunt.spec.treasures.len() > TREASURES_FREED_INLINE
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        if self.hunt.spec.treasures.len() > TREASURES_FREED_INLINE {
             let spec = &self.hunt.spec;
             let nothing = HuntSpec {
                 id: spec.id.clone(),
@@ -154,8 +152,10 @@ impl Drop for LiveHunt {
                 closes_at: None,
                 treasures: Vec::new(),
             };
-            let hunt = std::mem::replace(&mut self.hunt, Arc::new(Hunt::new(0, nothing)));
-            runtime.spawn_blocking(move || drop(hunt));
+            free(std::mem::replace(
+                &mut self.hunt,
+                Arc::new(Hunt::new(0, nothing)),
+            ));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Hunts: the public catalogue, and what operators do with a whole hunt.
 
 use super::app::{App, EXPORTS_MAX};
+use super::beside::off_loop;
 use super::catalogue::Selection;
 use super::json;
 use super::openapi::{HuntAnswer, HuntListed, HuntsAnswer, ProblemDocument, ReinstateAnswer};
@@ -199,7 +200,7 @@ pub async fn put(
 ) -> Result<Response, Problem> {
     app.admin(request.headers())?;
     let bytes = json::read(request.into_body(), app.settings().limits.hunt_bytes_max).await?;
-    let spec = json::off_loop(move || judge(bytes, &id)).await??;
+    let spec = off_loop(move || judge(bytes, &id)).await??;
     let (hunt, put) = app
         .ask(StoreCommand::PutHunt, app.store.put_hunt(spec))
         .await??;

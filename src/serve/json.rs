@@ -1,5 +1,6 @@
 //! Reading bodies: bounded, parsed by simd-json in place, large ones off the event loop.
 
+use super::beside::off_loop;
 use super::problem::Problem;
 use axum::body::Body;
 use http_body::Body as _;
@@ -86,18 +87,6 @@ pub async fn take<T: DeserializeOwned + Send + 'static>(
         return parse(&mut bytes);
     }
     off_loop(move || parse(&mut bytes)).await?
-}
-
-/// Runs what would hold the event loop on another thread.
-///
-/// # Errors
-/// 500 when it panics.
-pub async fn off_loop<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| Problem::new(500, "internal_error", "the request could not be worked on"))
 }
 
 /// A JSON pointer (RFC 6901).

@@ -5,6 +5,7 @@
 //! - [`app`]: what all requests share.
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
 //!   `poll_body` the poll's answer.
+//! - [`beside`]: threads for what would hold the event loop.
 //! - [`ops`]: the operations listener; [`socket`]: the Unix socket through which `verify` and `export` ask a running
 //!   server.
 //! - [`problem`]: what is said when something is wrong; [`json`]: reading bodies; [`mod@openapi`]: the document.
@@ -12,6 +13,7 @@
 
 pub mod app;
 pub mod backend;
+pub mod beside;
 pub mod bulk;
 pub mod catalogue;
 pub mod cursor;

@@ -2,8 +2,8 @@
 
 use super::app::App;
 use super::backend::{method_not_allowed, not_found};
+use super::beside::off_loop;
 use super::health;
-use super::json::off_loop;
 use crate::front;
 use crate::metrics::Gauges;
 use axum::Router;
