@@ -116,10 +116,17 @@ impl Layers {
             ("--ops-listen", "server.ops_listen", flags.ops_listen),
             ("--store", "store.url", flags.store),
             ("--instance-id", "server.instance_id", flags.instance_id),
+            ("--listen", "shim.listen", flags.shim_listen),
+            ("--ops-listen", "shim.ops_listen", flags.shim_ops_listen),
         ] {
             if let Some(value) = value {
                 self.set(&Origin::Flag(flag), key, |_| Ok(Value::String(value)))?;
             }
+        }
+        if !flags.upstreams.is_empty() {
+            let groups = flags.upstreams.into_iter().map(Value::String).collect();
+            let origin = Origin::Flag("--upstream");
+            self.set(&origin, "shim.upstreams", |_| Ok(Value::Array(groups)))?;
         }
         Ok(())
     }
