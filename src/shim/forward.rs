@@ -26,7 +26,7 @@ use super::wire::{self, AnswerHead, BodyForm};
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -100,6 +100,14 @@ impl Forwarding<'_> {
             let outcome =
                 exchange(&mut upstream, &mut sending, &mut body, method, answer_max).await;
             times.upstream += began.elapsed();
+            let outcome = outcome.and_then(|head| {
+                // What a server says to an idle connection before it closes it is no answer to a request.
+                if head.status == StatusCode::REQUEST_TIMEOUT && upstream.is_reused {
+                    let what = "the connection timed out as it was used again";
+                    return Err(Lost::Upstream(Failure::Closed, what));
+                }
+                Ok(head)
+            });
             match outcome {
                 Ok(head) => {
                     return Ok(self.answer(ticket, upstream, sending, body, head, &times));
