@@ -54,7 +54,7 @@ pub(super) struct Queue(VecDeque<Waiting>);
 impl Queue {
     /// How many wait still.
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().filter(|one| !one.sender.is_closed()).count()
     }
 
     pub(super) fn is_empty(&self) -> bool {
