@@ -189,7 +189,7 @@ impl Layers {
             .map(|key| {
                 let close = strsim::jaro_winkler(&bare(&key), &bare(wrong));
                 let same_leaf = leaf(&key) == leaf(wrong);
-                (if same_leaf { 1.0 } else { close }, key)
+                (if same_leaf { 1.0 + close } else { close }, key)
             })
             .filter(|(close, _)| *close >= 0.9)
             .max_by(|(a, _), (b, _)| a.total_cmp(b))

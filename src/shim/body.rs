@@ -33,7 +33,7 @@ pub(super) struct StreamedBody {
     pub(super) keep_alive: bool,
     /// What is left of the request.
     pub(super) sending: Sending,
-    pub(super) request: ReplayBody,
+    pub(super) request: Option<ReplayBody>,
     /// How long the instance may take from one piece to the next.
     pub(super) pause_max: Duration,
     pub(super) timer: Option<Pin<Box<Sleep>>>,
@@ -57,6 +57,17 @@ impl ShimBody {
     pub(super) fn empty() -> Self {
         Self::Whole(Bytes::new())
     }
+
+    /// Keeps it while it passes through.
+    pub(super) fn keep(&mut self, mut keeping: Keeping) {
+        match self {
+            Self::Whole(bytes) => {
+                keeping.add(bytes);
+                keeping.done();
+            }
+            Self::Streamed(body) => body.keeping = Some(keeping),
+        }
+    }
 }
 
 impl StreamedBody {
@@ -69,9 +80,6 @@ impl StreamedBody {
         }
         let bytes = self.answer.take(&mut upstream.input).ok()?;
         let bytes = Bytes::copy_from_slice(&bytes.unwrap_or_default());
-        if let Some(keeping) = &mut self.keeping {
-            keeping.add(&bytes);
-        }
         self.end();
         Some(bytes)
     }
@@ -81,7 +89,9 @@ impl StreamedBody {
             return Poll::Ready(Ok(None));
         };
         // A client that breaks off its request is noticed by the front.
-        let _ = self.sending.poll(upstream, &mut self.request, cx);
+        if let Some(request) = &mut self.request {
+            let _ = self.sending.poll(upstream, request, cx);
+        }
         loop {
             match self.answer.take(&mut upstream.input) {
                 Err(bad) => return self.broken(Failure::Broken, bad.0),

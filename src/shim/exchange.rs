@@ -24,7 +24,7 @@ pub(super) const STREAM_BYTES_MIN: usize = 64 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(super) enum Ended {
     /// The instance's doing; `&str` says what was wrong.
     Upstream(Failure, &'static str),
     /// The client's body failed.
@@ -122,7 +122,7 @@ pub(super) async fn exchange(
     body: &mut ReplayBody,
     method: &Method,
     answer_max: Duration,
-) -> Result<AnswerHead, Lost> {
+) -> Result<AnswerHead, Ended> {
     let mut has_begun = false;
     // First the request alone; most are gone with the first write.
     let sent = poll_fn(|cx| match sending.poll(upstream, body, cx) {
@@ -131,12 +131,12 @@ pub(super) async fn exchange(
         Poll::Pending => upstream.stream.poll_read_ready(cx).map(|_| Ok(())),
     })
     .await;
-    sent.map_err(|_| Lost::Client)?;
+    sent.map_err(|_| Ended::Client)?;
     let timer = sleep_until(Instant::now() + answer_max);
     tokio::pin!(timer);
     poll_fn(|cx| {
         if let Poll::Ready(Err(_)) = sending.poll(upstream, body, cx) {
-            return Poll::Ready(Err(Lost::Client));
+            return Poll::Ready(Err(Ended::Client));
         }
         loop {
             match poll_read(upstream, READ_BYTES_MIN, cx) {
@@ -147,17 +147,17 @@ pub(super) async fn exchange(
                         Ok(Some(head)) => return Poll::Ready(Ok(head)),
                         Ok(None) => {}
                         Err(bad) => {
-                            return Poll::Ready(Err(Lost::Upstream(Failure::Broken, bad.0)));
+                            return Poll::Ready(Err(Ended::Upstream(Failure::Broken, bad.0)));
                         }
                     }
                 }
                 Poll::Ready(_) if has_begun => {
                     let what = "the answer broke off in its head";
-                    return Poll::Ready(Err(Lost::Upstream(Failure::Broken, what)));
+                    return Poll::Ready(Err(Ended::Upstream(Failure::Broken, what)));
                 }
                 Poll::Ready(_) => {
                     let what = "the connection ended without an answer";
-                    return Poll::Ready(Err(Lost::Upstream(Failure::Closed, what)));
+                    return Poll::Ready(Err(Ended::Upstream(Failure::Closed, what)));
                 }
             }
         }
@@ -165,7 +165,7 @@ pub(super) async fn exchange(
         if sending.is_over() {
             ready!(timer.as_mut().poll(cx));
             let what = "no answer in time";
-            return Poll::Ready(Err(Lost::Upstream(Failure::Timeout, what)));
+            return Poll::Ready(Err(Ended::Upstream(Failure::Timeout, what)));
         }
         Poll::Pending
     })

@@ -131,6 +131,15 @@ impl Group {
         unwell
     }
 
+    /// Takes all instances for healthy, with their full share: each has just answered so.
+    pub(super) fn all_are_well(&self) {
+        for instance in self.instances() {
+            lock(&instance.checks).healthy = Some(true);
+            instance.recovering_since_ms.store(0, Relaxed);
+            instance.usable.store(true, Relaxed);
+        }
+    }
+
     /// Asks one instance.
     pub(super) async fn ask(&self, index: usize) -> Verdict {
         let instance = &self.instances()[index];

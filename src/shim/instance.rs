@@ -104,6 +104,11 @@ impl Instance {
         })
     }
 
+    /// Whether it is ejected because its requests failed.
+    pub(super) fn is_ejected(&self) -> bool {
+        lock(&self.checks).ejected_until_ms.is_some()
+    }
+
     pub(super) fn seed(&self) -> u64 {
         self.seed
     }

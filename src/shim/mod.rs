@@ -4,9 +4,9 @@
 //!   rest, which goes to [`forward`].
 //! - [`upstreams`]: groups of instances, and which of them is live. [`group`] gives a request its instance
 //!   ([`balance`] chooses, [`queue`] holds those that must wait), [`health`] knows who is well.
-//! - [`forward`] is the life of a forwarded request over plain HTTP/1.1: attempts and retries. [`exchange`] is one
-//!   attempt, on a connection of the [`pool`]; [`wire`] reads and writes its bytes; [`replay`] keeps a request's body
-//!   where that allows a second attempt.
+//! - [`forward`] is the life of a forwarded request: attempts, retries, times. [`transport`] is what carries it, so far
+//!   [`plain`] HTTP/1.1: [`exchange`] is one attempt on a connection of the [`pool`], [`wire`] reads and writes its bytes;
+//!   [`replay`] keeps a request's body where that allows a second attempt.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
 //! - [`peers`]: who is believed about the client's address; [`proxy_protocol`] reads it.
 //! - [`run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
@@ -32,6 +32,7 @@ mod instance;
 mod metrics;
 mod ops;
 mod peers;
+mod plain;
 mod players;
 mod pool;
 mod presence;
@@ -40,6 +41,7 @@ mod proxy_protocol;
 mod queue;
 mod replay;
 mod run;
+mod transport;
 mod upstreams;
 mod wire;
 

@@ -82,19 +82,19 @@ impl Upstreams {
         let index = found.ok_or(SwitchError::NoSuchGroup)?;
         let group = &self.groups[index];
         let mut unwell = group.ask_all().await;
-        // One that answers now may still be one whose requests fail.
         for instance in group.instances() {
             let is_known = unwell
                 .iter()
                 .any(|(address, _)| address == instance.address());
-            if !instance.is_usable() && !is_known {
-                let why = "it is out of use, and has not answered well for long enough yet";
+            if instance.is_ejected() && !is_known {
+                let why = "it is ejected: its last requests failed";
                 unwell.push((instance.address().to_owned(), why.to_owned()));
             }
         }
         if !unwell.is_empty() {
             return Err(SwitchError::Unwell(unwell));
         }
+        group.all_are_well();
         let before = self.live.swap(index, Relaxed);
         tracing::info!(
             from = self.groups[before].name(),
