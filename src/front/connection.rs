@@ -393,6 +393,9 @@ mod tests {
 
     #[test]
     fn a_connection_fits_a_task_of_256_bytes() {
-        assert_eq!(size_of::<Connection<tokio::net::TcpStream, Nothing>>(), 144);
+        // Less the stream, whose size depends on what else the tests use of the runtime: 32 bytes in the program.
+        let stream = size_of::<tokio::net::TcpStream>();
+        let connection = size_of::<Connection<tokio::net::TcpStream, Nothing>>();
+        assert_eq!(connection - stream, 144 - 32);
     }
 }

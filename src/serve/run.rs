@@ -121,6 +121,7 @@ async fn serve(
         on_fatal: Box::new(move |reason| drop(broke.try_send(reason.to_owned()))),
     };
     let store = Arc::new(EmbeddedStore::open(options)?);
+    store.answer_on(&tokio::runtime::Handle::current());
     let socket_path = || dir.join(socket::SOCKET_NAME);
     let unix = socket::listen(dir).map_err(|source| ServeError::Socket {
         path: socket_path(),

@@ -270,6 +270,7 @@ pub trait Store: Send + Sync + 'static {
     /// Proves conservation from the ledger and the wallets, of one hunt or of all, each as of one moment.
     fn verify(&self, hunt: Option<&HuntId>) -> Reply<Vec<HuntAudit>>;
 
-    /// What changes from now on, in batches. There is one feed; it is handed out once.
+    /// What changes from now on, in batches. There is one feed; it is handed out once. Whoever takes it must keep reading
+    /// (or drop it), and must not await a write of the store while it does not: a feed that is full holds up all writes.
     fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>>;
 }

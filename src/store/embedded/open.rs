@@ -234,7 +234,9 @@ impl EmbeddedStore {
         let identity = state.identity;
         let (commands, receiver) = std_mpsc::sync_channel(QUEUE_JOBS_MAX);
         let (feed, feed_receiver) = mpsc::channel(FEED_BATCHES_MAX);
+        let well_at = (shared.clock.now(), Instant::now());
         let writer = Writer {
+            well_at,
             commands: receiver,
             shared: shared.clone(),
             state,
@@ -358,7 +360,7 @@ fn set_up(
         let fresh = table.get(meta::SCHEMA)?.is_none();
         if fresh {
             // From the clock, so that a cursor of another store that had this place says `reset` rather than nothing.
-            let epoch: u64 = (options.time.wall_ms() / 1_000).max(1);
+            let epoch: u64 = options.time.wall_ms().max(1);
             table.insert(meta::SCHEMA, encode(&SCHEMA_VERSION)?.as_slice())?;
             table.insert(meta::IDENTITY, encode(&random::<16>()?)?.as_slice())?;
             table.insert(meta::SECRET, encode(&random::<32>()?)?.as_slice())?;
@@ -384,7 +386,7 @@ fn set_up(
     if !fresh {
         if beside.is_some_and(|beside| beside.is_restored(&state)) {
             // From the clock, so that a second restore of the same copy does not use the same epoch again.
-            state.epoch = (state.epoch + 1).max(now / 1_000);
+            state.epoch = (state.epoch + 1).max(now);
             tracing::warn!(
                 epoch = state.epoch,
                 "the store's file was restored or moved; a new epoch begins"
