@@ -738,6 +738,16 @@ fn two_servers(dir: &std::path::Path) -> Vec<(shim_site::Process, SocketAddr)> {
 
 #[test]
 fn a_killed_instance_costs_no_poll_and_mixes_up_no_player() {
+    under_load(false, shim_site::Process::kill);
+}
+
+#[test]
+fn an_instance_that_is_told_to_stop_costs_no_request_at_all() {
+    under_load(true, |process| process.terminate());
+}
+
+/// Thousands of players over few connections, while one of two instances goes away. Every answer must be its player's.
+fn under_load(with_finds: bool, takes_away: impl FnOnce(&mut shim_site::Process)) {
     let dir = tempfile::tempdir().unwrap();
     let mut servers = two_servers(dir.path());
     let addresses = format!("blue={},{}", servers[0].1, servers[1].1);
@@ -746,53 +756,57 @@ fn a_killed_instance_costs_no_poll_and_mixes_up_no_player() {
     shim.until_usable(servers[1].1, true);
     let players: Vec<String> = (0..3000).map(|n| format!("player-{n}")).collect();
     let tokens = tokens(&players);
-    let (done, killed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let after_kill = AtomicUsize::new(0);
+    let (done, is_away) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done_since = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let by: Mutex<HashMap<String, usize>> = Mutex::default();
     std::thread::scope(|scope| {
         for thread in 0..32usize {
             let (shim, players, tokens, by) = (&shim, &players, &tokens, &by);
-            let (done, killed, after_kill, stop) = (&done, &killed, &after_kill, &stop);
+            let (done, is_away, done_since, stop) = (&done, &is_away, &done_since, &stop);
             scope.spawn(move || {
                 let _stops = StopOnPanic(stop);
                 let mut client = shim.connect();
                 let mut n = thread;
                 while !stop.load(SeqCst) {
-                    let player = n % players.len();
                     // Several players' polls are under way on one connection.
-                    let many = [
-                        player,
-                        (player + 7) % players.len(),
-                        (player + 11) % players.len(),
-                    ];
-                    let requests: Vec<Vec<u8>> =
-                        many.iter().map(|player| poll(&tokens[*player])).collect();
-                    client.send(&requests.concat());
+                    let many = [n, n + 7, n + 11].map(|n| n % players.len());
+                    let polls = many.iter().map(|player| poll(&tokens[*player]));
+                    client.send(&polls.collect::<Vec<_>>().concat());
                     for player in many {
                         let reply = client.reply();
                         assert_eq!(reply.status, 200, "{}", reply.text());
                         let owner = format!(r#""player":"{}""#, players[player]);
                         assert!(reply.text().contains(&owner), "{owner}: {}", reply.text());
-                        let instance = reply
-                            .field("x-instance-id")
-                            .expect("an instance")
-                            .to_owned();
-                        *by.lock().unwrap().entry(instance).or_default() += 1;
+                        let instance = reply.field("x-instance-id").expect("an instance");
+                        *by.lock().unwrap().entry(instance.to_owned()).or_default() += 1;
                         done.fetch_add(1, SeqCst);
-                        if killed.load(SeqCst) {
-                            after_kill.fetch_add(1, SeqCst);
+                        if is_away.load(SeqCst) {
+                            done_since.fetch_add(1, SeqCst);
                         }
+                    }
+                    if with_finds && n % 4 == 0 {
+                        let head = format!(
+                            "POST /treasure/h/finds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n",
+                            tokens[many[0]]
+                        );
+                        client.send(format!("{head}content-length: 17\r\n\r\n{{\"treasure\": \"t\"}}").as_bytes());
+                        let reply = client.reply();
+                        assert!(matches!(reply.status, 200 | 201), "{}", reply.text());
                     }
                     n += 32;
                 }
             });
         }
         let _stops = StopOnPanic(&stop);
-        until_long("polls are under way", || done.load(SeqCst) > 3_000);
-        servers[0].0.kill();
-        killed.store(true, SeqCst);
-        until_long("polls go on", || after_kill.load(SeqCst) > 3_000);
+        until_long("polls are under way", || {
+            done.load(SeqCst) > 3_000 || stop.load(SeqCst)
+        });
+        takes_away(&mut servers[0].0);
+        is_away.store(true, SeqCst);
+        until_long("polls go on", || {
+            done_since.load(SeqCst) > 3_000 || stop.load(SeqCst)
+        });
         stop.store(true, SeqCst);
     });
     let by = by.lock().unwrap();

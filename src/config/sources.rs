@@ -189,10 +189,16 @@ impl Layers {
             .map(|key| {
                 let close = strsim::jaro_winkler(&bare(&key), &bare(wrong));
                 let same_leaf = leaf(&key) == leaf(wrong);
-                (if same_leaf { 1.0 + close } else { close }, key)
+                // Without a section, the first of that name is as good as any.
+                let close = match (same_leaf, wrong.contains('.')) {
+                    (true, true) => 1.0 + close,
+                    (true, false) => 2.0,
+                    (false, _) => close,
+                };
+                (close, key)
             })
             .filter(|(close, _)| *close >= 0.9)
-            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+            .reduce(|best, one| if one.0 > best.0 { one } else { best })
             .map(|(_, key)| key)
     }
 }

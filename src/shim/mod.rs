@@ -9,7 +9,7 @@
 //!   [`replay`] keeps a request's body where that allows a second attempt.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
 //! - [`peers`]: who is believed about the client's address; [`proxy_protocol`] reads it.
-//! - [`run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
+//! - [`mod@run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
 //!
 //! What holds:
 //! - A request is given to one instance at a time, and its answer comes from the connection on which it alone was sent.
