@@ -88,6 +88,23 @@ fn hop_by_hop_fields_stay_on_their_hop_in_both_directions() {
 }
 
 #[test]
+fn a_connection_that_cannot_be_kept_is_the_instance_s_to_close() {
+    let server = Server::echo();
+    let shim = Shim::with(
+        &[server.group("blue")],
+        &[("SHIM_UPSTREAM__POOL_IDLE_MAX", "0")],
+    );
+    shim.ask("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi");
+    assert_eq!(server.last().field("connection"), Some("close"));
+    let shim = Shim::start(&[server.group("blue")]);
+    for nth in 0..3 {
+        shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+        let seen = server.last();
+        assert_eq!((seen.field("connection"), seen.nth), (None, nth));
+    }
+}
+
+#[test]
 fn answers_of_every_framing_reach_the_client_whole() {
     let large: Vec<u8> = (0..3_000_000u32)
         .map(|n| (n >> 3).to_le_bytes()[0])

@@ -39,7 +39,11 @@ pub(super) async fn send(ticket: Ticket, request: Outgoing<'_>) -> Result<Incomi
             return Err(Lost::NotSent);
         }
     };
-    let mut sending = write_head(&ticket, request.parts, body, request.read_ahead_max).await?;
+    // Where the pool has no room for it afterwards, the instance shall close it: whoever closes first keeps the pair of
+    // ports for a minute, and here ports would run out.
+    let closes = !upstream.is_reused && ticket.instance().pool.is_full();
+    let read_ahead_max = request.read_ahead_max;
+    let mut sending = write_head(&ticket, request.parts, body, read_ahead_max, closes).await?;
     ticket.sent();
     let answer_max = Duration::from_millis(ticket.group().limits.answer_ms);
     let method = &request.parts.method;
@@ -92,6 +96,7 @@ async fn write_head(
     parts: &Parts,
     body: &mut ReplayBody,
     read_ahead_max: usize,
+    closes: bool,
 ) -> Result<Sending, Lost> {
     let instance = ticket.instance();
     let mut form = match body.length() {
@@ -107,7 +112,7 @@ async fn write_head(
         };
     }
     let mut out = Vec::with_capacity(1024);
-    wire::write_request(&mut out, parts, form, instance.address());
+    wire::write_request(&mut out, parts, form, instance.address(), closes);
     Ok(Sending::new(out, form))
 }
 

@@ -73,6 +73,11 @@ impl Pool {
         }
     }
 
+    /// Whether there are as many as are kept.
+    pub(super) fn is_full(&self) -> bool {
+        lock(&self.idle).len() >= self.idle_max
+    }
+
     /// Closes what is too old, or was closed by the other side.
     pub(super) fn sweep(&self, now: Instant) {
         lock(&self.idle).retain(|(upstream, since)| {

@@ -23,8 +23,15 @@ pub(super) enum BodyForm {
     Chunked,
 }
 
-/// Writes a request's head. The front has dropped what concerned the client's connection only.
-pub(super) fn write_request(out: &mut Vec<u8>, parts: &Parts, form: BodyForm, host: &str) {
+/// Writes a request's head. The front has dropped what concerned the client's connection only. `closes` asks the instance
+/// to close the connection after its answer.
+pub(super) fn write_request(
+    out: &mut Vec<u8>,
+    parts: &Parts,
+    form: BodyForm,
+    host: &str,
+    closes: bool,
+) {
     let mut push = |bytes: &[u8]| out.extend_from_slice(bytes);
     push(parts.method.as_str().as_bytes());
     push(b" ");
@@ -64,6 +71,9 @@ pub(super) fn write_request(out: &mut Vec<u8>, parts: &Parts, form: BodyForm, ho
             push(b"\r\n");
         }
         BodyForm::Chunked => push(b"transfer-encoding: chunked\r\n"),
+    }
+    if closes {
+        push(b"connection: close\r\n");
     }
     push(b"\r\n");
 }
