@@ -9,4 +9,5 @@ pub mod ledger;
 pub mod metrics;
 pub mod mirror;
 pub mod serve;
+pub mod shim;
 pub mod store;

@@ -27,6 +27,8 @@ pub(super) struct Args {
 pub(super) enum Command {
     /// Run the server.
     Serve(ServeArgs),
+    /// Run the shim in front of servers, or switch a running one to another group of them.
+    Shim(ShimArgs),
     /// Sign player tokens, one a line.
     Token(TokenArgs),
     /// Manage hunts through a server.
@@ -70,6 +72,45 @@ pub(super) struct ServeArgs {
     /// Make a demo hunt of real places with simulated players, and print what to try
     #[arg(long)]
     pub(super) demo: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = false)]
+pub(super) struct ShimArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<ShimCommand>,
+    /// A settings file; `trove config` prints one
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Where players are served [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: Option<String>,
+    /// Where operators find metrics [default: 127.0.0.1:9091]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) ops_listen: Option<String>,
+    /// A group of servers to forward to; the first one named is live
+    #[arg(long = "upstream", value_name = "NAME=HOST:PORT,HOST:PORT")]
+    pub(super) upstreams: Vec<String>,
+    /// This shim's name in its own answers [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub(super) instance_id: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ShimCommand {
+    /// Make another group live, if all of its servers answer that they are healthy; else status 1.
+    Switch(ShimSwitchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ShimSwitchArgs {
+    /// The group
+    pub(super) group: String,
+    /// The shim's operations listener
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9091")]
+    pub(super) ops: String,
+    #[command(flatten)]
+    pub(super) store: StoreArg,
 }
 
 /// The store that a command reads or whose keys it uses.

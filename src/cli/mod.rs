@@ -4,7 +4,7 @@
 //!   line.
 //! - [`failure`]: how a command ends when it does not go well.
 //! - [`client`]: speaks HTTP to a server, over TCP or the socket in the store's directory.
-//! - [`serve`]: starts the server.
+//! - [`serve`]: starts the server. [`shim`]: starts the shim, and switches one.
 //! - [`manage`]: commands that manage, through a server. [`tokens`]: signs tokens. [`ledger`]: exports and audits a store,
 //!   itself or through the server that has it. [`simulate`]: runs the game core.
 
@@ -14,6 +14,7 @@ mod failure;
 mod ledger;
 mod manage;
 mod serve;
+mod shim;
 mod simulate;
 mod store;
 mod tokens;
@@ -46,6 +47,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command, out: &mut impl Write) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve(args) => serve::run(args)?,
+        Command::Shim(args) => shim::run(args, out)?,
         Command::Token(args) => tokens::run(&args, out)?,
         Command::Hunt(args) => manage::hunt(args, out)?,
         Command::Adjust(args) => manage::adjust(args, out)?,

@@ -20,6 +20,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Failure> {
             ops_listen: args.ops_listen.clone(),
             store: args.store.clone(),
             instance_id: args.instance_id.clone(),
+            ..Overrides::default()
         };
         Settings::load(args.config.as_deref(), config::environment(), flags)
             .map_err(|error| Failure::new(Exit::Usage, error))
@@ -71,7 +72,7 @@ fn filter_of(level: LogLevel) -> LevelFilter {
 }
 
 /// Logs to standard error. The level can be changed while the server runs.
-fn start_log(settings: &Settings) -> reload::Handle<LevelFilter, Registry> {
+pub(super) fn start_log(settings: &Settings) -> reload::Handle<LevelFilter, Registry> {
     let (filter, handle) = reload::Layer::new(filter_of(settings.log.level));
     let lines = fmt::layer()
         .with_writer(std::io::stderr)

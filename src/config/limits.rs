@@ -1,6 +1,6 @@
 //! What each setting may be, and how settings depend on each other.
 
-use super::{EMBEDDED, Settings, SettingsError};
+use super::{EMBEDDED, Settings, SettingsError, shim};
 use std::net::SocketAddr;
 use toml::Value;
 
@@ -58,7 +58,11 @@ pub(super) fn is_instance_id(text: &str) -> bool {
 /// What the value must be.
 pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
     match value {
-        Value::Integer(number) => match RANGES.iter().find(|(name, ..)| *name == key) {
+        Value::Integer(number) => match RANGES
+            .iter()
+            .chain(&shim::RANGES)
+            .find(|(name, ..)| *name == key)
+        {
             Some((_, min, max)) if !(min..=max).contains(&number) => {
                 Err(format!("is {number}; it must be {min} to {max}"))
             }
@@ -68,7 +72,10 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
             Err(format!("is {number}; it must be 0 to {JITTER_MAX}"))
         }
         Value::String(text) => text_value(key, text),
-        Value::Array(items) => items.iter().try_for_each(origin),
+        Value::Array(items) => items.iter().try_for_each(|item| {
+            let of_shim = item.as_str().and_then(|text| shim::list_item(key, text));
+            of_shim.unwrap_or_else(|| origin(item))
+        }),
         _ => Ok(()),
     }
 }
@@ -85,17 +92,26 @@ fn text_value(key: &str, text: &str) -> Result<(), String> {
         }
     };
     match key {
-        "server.listen" | "server.ops_listen" => match text.parse::<SocketAddr>() {
-            Ok(_) => Ok(()),
-            Err(_) => Err(format!(
-                "is {text:?}; it must be an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
-            )),
-        },
+        "server.listen" | "server.ops_listen" | "shim.listen" | "shim.ops_listen" => {
+            match text.parse::<SocketAddr>() {
+                Ok(_) => Ok(()),
+                Err(_) => Err(format!(
+                    "is {text:?}; it must be an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+                )),
+            }
+        }
         "server.instance_id" if !text.is_empty() && !is_instance_id(text) => Err(format!(
             "is {text:?}; it must be up to 64 of A-Z a-z 0-9 . _ -"
         )),
         "store.url" => store_url(text),
         "store.key_prefix" => key_prefix(text),
+        "shim_health.path"
+            if !text.starts_with('/') || !text.bytes().all(|b| b.is_ascii_graphic()) =>
+        {
+            Err(format!(
+                "is {text:?}; it must be a path, such as /health/ready"
+            ))
+        }
         "log.level" => one_of(&["error", "warn", "info", "debug", "trace"]),
         "log.format" => one_of(&["text", "json"]),
         _ => Ok(()),
@@ -166,6 +182,9 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
         server,
         poll,
         limits,
+        shim,
+        shim_upstream: upstream,
+        shim_health: health,
         ..
     } = settings;
     if server.listen == server.ops_listen && server.listen.port() != 0 {
@@ -175,6 +194,25 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             relation: "the same as",
             second: "server.listen",
             second_value: server.listen.to_string(),
+        });
+    }
+    if shim.listen == shim.ops_listen && shim.listen.port() != 0 {
+        return Err(SettingsError::Relation {
+            first: "shim.ops_listen",
+            first_value: shim.ops_listen.to_string(),
+            relation: "the same as",
+            second: "shim.listen",
+            second_value: shim.listen.to_string(),
+        });
+    }
+    // A connection that the upstream closes at the moment when it is used again costs a second attempt, or an error.
+    if upstream.pool_idle_ms >= upstream.keep_alive_ms {
+        return Err(SettingsError::Relation {
+            first: "shim_upstream.pool_idle_ms",
+            first_value: upstream.pool_idle_ms.to_string(),
+            relation: "as long as or above",
+            second: "shim_upstream.keep_alive_ms",
+            second_value: upstream.keep_alive_ms.to_string(),
         });
     }
     let bytes = |count: usize| count as u64;
@@ -208,6 +246,30 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             limits.header_ms,
             "limits.idle_ms",
             limits.idle_ms,
+        ),
+        (
+            "shim_upstream.connect_ms",
+            upstream.connect_ms,
+            "shim_upstream.answer_ms",
+            upstream.answer_ms,
+        ),
+        (
+            "shim_upstream.queue_ms",
+            upstream.queue_ms,
+            "shim_upstream.answer_ms",
+            upstream.answer_ms,
+        ),
+        (
+            "shim_health.timeout_ms",
+            health.timeout_ms,
+            "shim_health.interval_ms",
+            health.interval_ms,
+        ),
+        (
+            "shim.cache_answer_bytes_max",
+            bytes(shim.cache_answer_bytes_max),
+            "shim.cache_bytes_max",
+            bytes(shim.cache_bytes_max),
         ),
     ] {
         if first_value > second_value {

@@ -2,14 +2,20 @@
 //!
 //! - [`sources`] lays the sources over one another and refuses what it does not know.
 //! - [`limits`] says what each value may be, and which settings depend on each other.
+//! - [`shim`]: the shim's own sections.
 
 mod limits;
+mod shim;
 mod sources;
 
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+pub use shim::{
+    HeartbeatRule, INSTANCES_MAX, Network, ShimHealthSettings, ShimSettings, ShimUpstreamSettings,
+    UpstreamGroup,
+};
 pub use sources::{Origin, environment};
 
 /// The commented default settings, as `trove config` prints them.
@@ -31,6 +37,9 @@ pub struct Settings {
     pub limits: LimitSettings,
     pub cors: CorsSettings,
     pub log: LogSettings,
+    pub shim: ShimSettings,
+    pub shim_upstream: ShimUpstreamSettings,
+    pub shim_health: ShimHealthSettings,
 }
 
 /// The listeners and the life of the process.
@@ -162,6 +171,12 @@ pub struct Overrides {
     pub store: Option<String>,
     /// `--instance-id`
     pub instance_id: Option<String>,
+    /// `--listen` of the shim.
+    pub shim_listen: Option<String>,
+    /// `--ops-listen` of the shim.
+    pub shim_ops_listen: Option<String>,
+    /// Every `--upstream`; none leaves the setting as it is.
+    pub upstreams: Vec<String>,
 }
 
 /// Why the settings cannot be used. Each message is one line.

@@ -116,10 +116,17 @@ impl Layers {
             ("--ops-listen", "server.ops_listen", flags.ops_listen),
             ("--store", "store.url", flags.store),
             ("--instance-id", "server.instance_id", flags.instance_id),
+            ("--listen", "shim.listen", flags.shim_listen),
+            ("--ops-listen", "shim.ops_listen", flags.shim_ops_listen),
         ] {
             if let Some(value) = value {
                 self.set(&Origin::Flag(flag), key, |_| Ok(Value::String(value)))?;
             }
+        }
+        if !flags.upstreams.is_empty() {
+            let groups = flags.upstreams.into_iter().map(Value::String).collect();
+            let origin = Origin::Flag("--upstream");
+            self.set(&origin, "shim.upstreams", |_| Ok(Value::Array(groups)))?;
         }
         Ok(())
     }
@@ -182,10 +189,16 @@ impl Layers {
             .map(|key| {
                 let close = strsim::jaro_winkler(&bare(&key), &bare(wrong));
                 let same_leaf = leaf(&key) == leaf(wrong);
-                (if same_leaf { 1.0 } else { close }, key)
+                // Without a section, the first of that name is as good as any.
+                let close = match (same_leaf, wrong.contains('.')) {
+                    (true, true) => 1.0 + close,
+                    (true, false) => 2.0,
+                    (false, _) => close,
+                };
+                (close, key)
             })
             .filter(|(close, _)| *close >= 0.9)
-            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+            .reduce(|best, one| if one.0 > best.0 { one } else { best })
             .map(|(_, key)| key)
     }
 }

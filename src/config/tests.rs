@@ -55,7 +55,10 @@ fn every_number_has_a_range_that_holds_its_default() {
             limits::value(&key, default).unwrap();
             if default.is_integer() {
                 assert!(
-                    limits::RANGES.iter().any(|(name, ..)| *name == key),
+                    limits::RANGES
+                        .iter()
+                        .chain(&shim::RANGES)
+                        .any(|(name, ..)| *name == key),
                     "{key} has no range"
                 );
             }

@@ -1,0 +1,164 @@
+//! What is believed of what a request says about where it came from, and what its upstream is told.
+
+use crate::config::Network;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use std::net::{IpAddr, SocketAddr};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Fields in which a client could make itself out to be another.
+const CLAIMS: [HeaderName; 6] = [
+    FORWARDED_FOR,
+    FORWARDED_PROTO,
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("forwarded"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// Who is believed.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// Those whose `X-Forwarded-*` is passed on.
+    pub(super) trusted: Vec<Network>,
+    /// Whether the client's address is told to the upstream.
+    pub(super) tells_address: bool,
+}
+
+impl Peers {
+    /// Puts right what a request says of its origin.
+    pub(super) fn tell(&self, fields: &mut HeaderMap, peer: SocketAddr) {
+        let address = peer.ip().to_canonical();
+        if !is_among(&self.trusted, address) {
+            for claim in &CLAIMS {
+                fields.remove(claim);
+            }
+        }
+        if self.tells_address {
+            let mut all: Vec<u8> = Vec::with_capacity(40);
+            for value in fields.get_all(FORWARDED_FOR) {
+                all.extend_from_slice(value.as_bytes());
+                all.extend_from_slice(b", ");
+            }
+            all.extend_from_slice(address.to_string().as_bytes());
+            if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(all)) {
+                fields.insert(FORWARDED_FOR, value);
+            }
+            fields
+                .entry(FORWARDED_PROTO)
+                .or_insert(HeaderValue::from_static("http"));
+        }
+        trace(fields);
+    }
+}
+
+/// Whether an address is among networks.
+pub(super) fn is_among(networks: &[Network], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(address))
+}
+
+/// Leaves one well-formed `traceparent` (W3C Trace Context): the client's, or a new one.
+fn trace(fields: &mut HeaderMap) {
+    let mut given = fields.get_all(&TRACEPARENT).iter();
+    let first = given.next();
+    if given.next().is_none() && first.is_some_and(|value| is_traceparent(value.as_bytes())) {
+        return;
+    }
+    let trace = rand::random_range(1..=u128::MAX);
+    let span = rand::random_range(1..=u64::MAX);
+    if let Ok(value) = HeaderValue::from_str(&format!("00-{trace:032x}-{span:016x}-00")) {
+        fields.insert(TRACEPARENT, value);
+    }
+}
+
+fn is_traceparent(value: &[u8]) -> bool {
+    let lower_hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let parts: Vec<&[u8]> = value.split(|byte| *byte == b'-').collect();
+    let is_zero = |part: &[u8]| part.iter().all(|b| *b == b'0');
+    match parts[..] {
+        [version, trace, span, flags, ref more @ ..] => {
+            [version, trace, span, flags].into_iter().all(lower_hex)
+                && [version.len(), trace.len(), span.len(), flags.len()] == [2, 32, 16, 2]
+                && version != b"ff"
+                && (more.is_empty() || version != b"00")
+                && !is_zero(trace)
+                && !is_zero(span)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(trusted: &[&str], tells_address: bool, given: &[(&str, &str)]) -> HeaderMap {
+        let peers = Peers {
+            trusted: trusted.iter().map(|text| text.parse().unwrap()).collect(),
+            tells_address,
+        };
+        let mut fields = HeaderMap::new();
+        for (name, value) in given {
+            let name: HeaderName = name.parse().unwrap();
+            fields.append(name, value.parse().unwrap());
+        }
+        peers.tell(&mut fields, "10.0.0.9:1".parse().unwrap());
+        fields
+    }
+
+    #[test]
+    fn only_trusted_peers_are_believed() {
+        let claims = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=1.1.1.1"),
+        ];
+        let fields = told(&[], true, &claims);
+        assert_eq!(fields["x-forwarded-for"], "10.0.0.9");
+        assert_eq!(fields["x-forwarded-proto"], "http");
+        assert!(!fields.contains_key("forwarded"));
+        let fields = told(&["10.0.0.0/8"], true, &claims);
+        assert_eq!(fields["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 10.0.0.9");
+        assert_eq!(fields.get_all("x-forwarded-for").iter().count(), 1);
+        assert_eq!(fields["x-forwarded-proto"], "https");
+        let fields = told(&["10.0.0.0/8"], false, &claims);
+        assert_eq!(fields.get_all("x-forwarded-for").iter().count(), 2);
+        let fields = told(&["11.0.0.0/8"], false, &claims);
+        assert!(!fields.contains_key("x-forwarded-for"));
+    }
+
+    #[test]
+    fn a_well_formed_traceparent_passes_and_any_other_is_made_anew() {
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let fields = told(&[], true, &[("traceparent", good)]);
+        assert_eq!(fields["traceparent"], good);
+        let future = "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what";
+        let fields = told(&[], true, &[("traceparent", future)]);
+        assert_eq!(fields["traceparent"], future);
+        for wrong in [
+            &[][..],
+            &[("traceparent", "")],
+            &[(
+                "traceparent",
+                "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            )],
+            &[(
+                "traceparent",
+                "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            )],
+            &[(
+                "traceparent",
+                "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            )],
+            &[("traceparent", good), ("traceparent", good)],
+        ] {
+            let fields = told(&[], true, wrong);
+            let made = fields.get_all("traceparent").iter();
+            let made: Vec<_> = made.collect();
+            assert_eq!(made.len(), 1);
+            assert!(is_traceparent(made[0].as_bytes()) && made[0] != good);
+        }
+    }
+}

@@ -1,0 +1,826 @@
+//! Instances are balanced, ejected, tried again and switched, and nobody gets another's answer.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod shim_site;
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use shim_site::{
+    ADMIN_KEY, Client, PATIENCE, Reply, Seen, Server, Shim, answer, group, start, tokens, trove,
+    until, wait_exit,
+};
+
+fn poll(token: &str) -> Vec<u8> {
+    format!("GET /treasure/h HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
+        .into_bytes()
+}
+
+/// A door that requests wait at.
+#[derive(Default)]
+struct Door {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Door {
+    fn wait(&self) {
+        let open = self.open.lock().unwrap();
+        drop(self.opened.wait_while(open, |open| !*open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// A server that says its name; requests to `/held…` wait at a door.
+fn named(name: &'static str, door: &Arc<Door>) -> Server {
+    let door = door.clone();
+    Server::start(move |seen, stream| {
+        if seen.target.starts_with("/held") || seen.target.starts_with("/treasure/held") {
+            door.wait();
+        }
+        answer(stream, 200, &[], name.as_bytes())
+    })
+}
+
+#[test]
+fn a_player_s_polls_stay_with_one_instance_and_players_spread() {
+    let door = Arc::default();
+    let servers = [named("a", &door), named("b", &door), named("c", &door)];
+    let shim = Shim::start(&[group("blue", &[&servers[0], &servers[1], &servers[2]])]);
+    let players: Vec<String> = (0..60).map(|n| format!("p{n}")).collect();
+    let mut homes: HashMap<String, String> = HashMap::new();
+    let mut client = shim.connect();
+    // Two tokens of a player are the same player: the verified name counts.
+    for round in 0..2 {
+        for (player, token) in players.iter().zip(tokens(&players)) {
+            client.send(&poll(&token));
+            let name = client.reply().text().to_owned();
+            let home = homes.entry(player.clone()).or_insert_with(|| name.clone());
+            assert_eq!(*home, name, "{player} in round {round}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    let used: HashSet<&String> = homes.values().collect();
+    assert_eq!(used.len(), 3);
+}
+
+#[test]
+fn held_polls_of_one_instance_spill_over_and_the_rest_goes_where_least_is_open() {
+    let door: Arc<Door> = Arc::default();
+    let servers = [named("a", &door), named("b", &door)];
+    let shim = Shim::with(
+        &[group("blue", &[&servers[0], &servers[1]])],
+        &[("SHIM_UPSTREAM__SPILL_MIN", "1")],
+    );
+    let token = &tokens(&["p".to_owned()])[0];
+    let held =
+        format!("GET /treasure/held HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
+    let mut clients: Vec<Client> = Vec::new();
+    for n in 1..=40 {
+        let mut client = shim.connect();
+        client.send(held.as_bytes());
+        clients.push(client);
+        until("it has arrived", || {
+            servers[0].count() + servers[1].count() == n
+        });
+    }
+    let (a, b) = (servers[0].count(), servers[1].count());
+    assert!(a.max(b) <= 26, "1.25 times the mean of 20: {a} and {b}");
+    // Others go to the one with fewer.
+    let fewer = usize::from(a > b);
+    for _ in 0..5 {
+        let reply = shim.ask("GET /other HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!(reply.text(), ["a", "b"][fewer]);
+    }
+    door.open();
+    for client in &mut clients {
+        assert_eq!(client.reply().status, 200);
+    }
+}
+
+#[test]
+fn an_instance_that_fails_is_ejected_and_comes_back_slowly() {
+    let failing = Arc::new(AtomicBool::new(false));
+    let fails = failing.clone();
+    let bad = Server::start(move |_, stream| {
+        if fails.load(SeqCst) {
+            return answer(stream, 500, &[], b"");
+        }
+        answer(stream, 200, &[], b"bad")
+    });
+    let good = named("good", &Arc::default());
+    let settings = [
+        ("SHIM_HEALTH__EJECT_MS", "300"),
+        ("SHIM_HEALTH__EJECT_FAILURES", "3"),
+        ("SHIM_HEALTH__SLOW_START_MS", "1500"),
+    ];
+    let shim = Shim::with(&[group("blue", &[&bad, &good])], &settings);
+    shim.until_usable(bad.address, true);
+    shim.until_usable(good.address, true);
+    failing.store(true, SeqCst);
+    until("it is ejected", || {
+        shim.ask("GET /a HTTP/1.1\r\nhost: x\r\n\r\n");
+        shim.instance(bad.address)["ejected"] == true
+    });
+    assert_eq!(
+        shim.ask("GET /a HTTP/1.1\r\nhost: x\r\n\r\n").text(),
+        "good"
+    );
+    let series = format!(
+        "trove_shim_ejections_total{{instance=\"{}\",upstream=\"blue\"}}",
+        bad.address
+    );
+    assert!(shim.metric(&series) >= 1.0);
+    failing.store(false, SeqCst);
+    until("it is back", || {
+        shim.instance(bad.address)["usable"] == true
+    });
+    let instance = shim.instance(bad.address);
+    assert!(instance["starting_slowly"] == true || instance["ejected"] == false);
+    until("it has its full share", || {
+        shim.ask("GET /a HTTP/1.1\r\nhost: x\r\n\r\n");
+        shim.instance(bad.address)["starting_slowly"] == false
+    });
+}
+
+#[test]
+fn never_more_than_half_is_ejected_and_never_for_the_store_s_503() {
+    let all_fail = |status: u16| Server::start(move |_, stream| answer(stream, status, &[], b""));
+    let settings = [
+        ("SHIM_HEALTH__EJECT_FAILURES", "2"),
+        ("SHIM_HEALTH__EJECT_MS", "600000"),
+    ];
+    let count_out = |servers: &[Server]| {
+        let refs: Vec<&Server> = servers.iter().collect();
+        let shim = Shim::with(&[group("blue", &refs)], &settings);
+        servers
+            .iter()
+            .for_each(|server| shim.until_usable(server.address, true));
+        for _ in 0..60 {
+            shim.ask("GET /a HTTP/1.1\r\nhost: x\r\n\r\n");
+        }
+        let out = servers
+            .iter()
+            .filter(|server| shim.instance(server.address)["usable"] == false);
+        out.count()
+    };
+    let five_hundreds: Vec<Server> = (0..4).map(|_| all_fail(500)).collect();
+    assert_eq!(count_out(&five_hundreds), 2);
+    let store_away: Vec<Server> = (0..4).map(|_| all_fail(503)).collect();
+    assert_eq!(count_out(&store_away), 0);
+    let alone = [all_fail(500)];
+    assert_eq!(count_out(&alone), 0);
+}
+
+#[test]
+fn checks_take_instances_out_and_when_all_are_out_all_are_used() {
+    let door = Arc::default();
+    let servers = [named("a", &door), named("b", &door)];
+    let shim = Shim::start(&[group("blue", &[&servers[0], &servers[1]])]);
+    shim.until_usable(servers[0].address, true);
+    servers[0].health.store(503, SeqCst);
+    shim.until_usable(servers[0].address, false);
+    for _ in 0..10 {
+        assert_eq!(shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n").text(), "b");
+    }
+    servers[1].health.store(0, SeqCst);
+    shim.until_usable(servers[1].address, false);
+    until("both are used", || {
+        shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n").status == 200 && servers[0].count() > 0
+    });
+    // A server that does not know the path is well.
+    servers[0].health.store(404, SeqCst);
+    servers[1].health.store(200, SeqCst);
+    shim.until_usable(servers[0].address, true);
+    shim.until_usable(servers[1].address, true);
+}
+
+#[test]
+fn what_was_never_sent_goes_to_another_instance_whatever_it_is() {
+    let dead = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let alive = Server::echo();
+    let shim = Shim::with(
+        &[format!("blue={dead},{}", alive.address)],
+        &[("SHIM_HEALTH__INTERVAL_MS", "600000")],
+    );
+    for method in ["GET", "POST", "DELETE"] {
+        for _ in 0..10 {
+            let reply = shim.ask(format!(
+                "{method} / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
+            ));
+            assert_eq!(reply.text(), format!("{method} /\nhi"));
+        }
+    }
+    let shim = Shim::start(&[format!("blue={dead}")]);
+    let reply = shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!((reply.status, reply.code()), (503, "upstream_unreachable"));
+    assert!(reply.field("retry-after").is_some());
+    assert!(shim.metric(r#"trove_shim_shed_total{reason="unreachable"}"#) > 0.5);
+}
+
+/// A server that closes after so many bytes of its answer, on every first request of a target.
+fn breaking() -> Server {
+    let seen_before: Mutex<HashSet<String>> = Mutex::default();
+    Server::start(move |seen, stream| {
+        let full = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789";
+        let bytes = seen.target.strip_prefix("/break/").and_then(|rest| {
+            let (bytes, _) = rest.split_once('/')?;
+            bytes.parse::<usize>().ok()
+        });
+        let bytes = bytes.unwrap_or(full.len()).min(full.len());
+        if bytes < full.len() && seen_before.lock().unwrap().insert(seen.target.clone()) {
+            let _ = stream.write_all(&full[..bytes]);
+            return false;
+        }
+        stream.write_all(full).is_ok()
+    })
+}
+
+#[test]
+fn a_request_is_sent_again_only_where_that_is_safe() {
+    let server = breaking();
+    let shim = Shim::start(&[server.group("blue")]);
+    let key = "idempotency-key: k\r\n";
+    let body = "content-length: 2\r\n\r\nhi";
+    let chunks = "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n";
+    let large = format!("content-length: 100000\r\n\r\n{}", "x".repeat(100_000));
+    for (n, (method, fields, bytes, status, times)) in [
+        // Not a byte of the answer came.
+        ("GET", "\r\n".to_owned(), 0, 200, 2),
+        ("HEAD", "\r\n".to_owned(), 0, 200, 2),
+        ("GET", body.to_owned(), 0, 200, 2),
+        ("POST", format!("{key}{body}"), 0, 200, 2),
+        ("PUT", format!("{key}{chunks}"), 0, 200, 2),
+        ("POST", format!("{key}{large}"), 0, 502, 1),
+        ("POST", body.to_owned(), 0, 502, 1),
+        ("POST", chunks.to_owned(), 0, 502, 1),
+        ("PUT", body.to_owned(), 0, 502, 1),
+        ("DELETE", "\r\n".to_owned(), 0, 502, 1),
+        ("POST", "\r\n".to_owned(), 0, 502, 1),
+        // Some did.
+        ("GET", "\r\n".to_owned(), 1, 502, 1),
+        ("GET", "\r\n".to_owned(), 20, 502, 1),
+        ("POST", format!("{key}{body}"), 8, 502, 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = format!("/break/{bytes}/{n}");
+        let mut client = shim.connect();
+        client.send(format!("{method} {target} HTTP/1.1\r\nhost: x\r\n{fields}").as_bytes());
+        let reply = client.reply_to(method);
+        let came = server.seen.lock().unwrap();
+        let came: Vec<&Seen> = came.iter().filter(|seen| seen.target == target).collect();
+        assert_eq!(
+            (reply.status, came.len()),
+            (status, times),
+            "{method} {fields:.60} {bytes}"
+        );
+        assert!(came.windows(2).all(|two| two[0].body == two[1].body));
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_cut_and_its_connection_is_not_used_again() {
+    let server = breaking();
+    let shim = Shim::start(&[server.group("blue")]);
+    for n in 0..10 {
+        let mut client = shim.connect();
+        client.send(format!("GET /break/44/{n} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+        let text = String::from_utf8(client.rest_or_reset()).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        assert!(!text.contains("0123456789"));
+        let reply = shim.ask("GET /whole HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!(reply.text(), "0123456789");
+    }
+    until("they are counted", || {
+        shim.metric("trove_shim_cut_answers_total") > 9.5
+    });
+}
+
+#[test]
+fn an_idle_connection_closed_at_the_moment_of_reuse_does_not_surface() {
+    // Each connection answers once, and closes when the next request comes, without a byte.
+    let server = Server::start(|seen, stream| {
+        seen.nth == 0 && answer(stream, 200, &[], seen.target.as_bytes())
+    });
+    let shim = Shim::start(&[server.group("blue")]);
+    let mut client = shim.connect();
+    for n in 0..200 {
+        let (method, body) = if n % 4 == 3 {
+            ("POST", "hi")
+        } else {
+            ("GET", "")
+        };
+        let length = body.len();
+        let request =
+            format!("{method} /{n} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
+        client.send(request.as_bytes());
+        let reply = client.reply();
+        assert_eq!((reply.status, reply.text()), (200, &*format!("/{n}")));
+    }
+    let seen = server.seen.lock().unwrap();
+    let posts = seen.iter().filter(|seen| seen.method == "POST");
+    assert_eq!(posts.count(), 50, "a write without a key is sent once");
+}
+
+#[test]
+fn past_its_bounds_the_queue_answers_503_at_once_and_the_old_are_served_first() {
+    let door: Arc<Door> = Arc::default();
+    let server = named("a", &door);
+    let settings = [
+        ("SHIM_UPSTREAM__REQUESTS_MAX", "1"),
+        ("SHIM_UPSTREAM__QUEUE_MAX", "3"),
+        ("SHIM_UPSTREAM__QUEUE_MS", "20000"),
+    ];
+    let shim = Shim::with(&[server.group("blue")], &settings);
+    let send = |target: &str| {
+        let mut client = shim.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+        client
+    };
+    let mut under_way = send("/held");
+    until("it is under way", || server.count() == 1);
+    let queued = || shim.metric(r#"trove_shim_queued_requests{upstream="blue"}"#);
+    let mut waiting = Vec::new();
+    for (n, target) in [(1.0, "/waits1"), (2.0, "/waits2"), (3.0, "/waits3")] {
+        waiting.push(send(target));
+        until("it waits", || (queued() - n).abs() < 0.5);
+    }
+    for _ in 0..3 {
+        let reply = shim.ask("GET /late HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!((reply.status, reply.code()), (503, "queue_full"));
+        let seconds: u32 = reply.field("retry-after").unwrap().parse().unwrap();
+        assert!((1..=5).contains(&seconds));
+    }
+    // One who leaves makes room.
+    let gone = waiting.remove(1);
+    let socket = socket2::SockRef::from(&gone.stream);
+    socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(gone);
+    until("there is room", || (queued() - 2.0).abs() < 0.5);
+    waiting.push(send("/waits4"));
+    until("it waits", || (queued() - 3.0).abs() < 0.5);
+    door.open();
+    assert_eq!(under_way.reply().status, 200);
+    for client in &mut waiting {
+        assert_eq!(client.reply().status, 200);
+    }
+    assert!((shim.metric(r#"trove_shim_shed_total{reason="queue_full"}"#) - 3.0).abs() < 0.5);
+    let seen = server.seen.lock().unwrap();
+    let order: Vec<&str> = seen.iter().map(|seen| &*seen.target).collect();
+    assert_eq!(order, ["/held", "/waits1", "/waits3", "/waits4"]);
+}
+
+#[test]
+fn who_waits_longer_than_the_deadline_is_answered_503() {
+    let door: Arc<Door> = Arc::default();
+    let server = named("a", &door);
+    let settings = [
+        ("SHIM_UPSTREAM__REQUESTS_MAX", "1"),
+        ("SHIM_UPSTREAM__QUEUE_MS", "50"),
+    ];
+    let shim = Shim::with(&[server.group("blue")], &settings);
+    let mut held = shim.connect();
+    held.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n");
+    until("it is under way", || server.count() == 1);
+    let reply = shim.ask("GET /late HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!((reply.status, reply.code()), (503, "queue_deadline"));
+    let timing = reply.field("server-timing").expect("times");
+    assert!(timing.contains("shim;dur="), "{timing}");
+    door.open();
+    assert_eq!(held.reply().status, 200);
+    assert_eq!(server.count(), 1);
+}
+
+#[test]
+fn an_instance_that_does_not_answer_is_given_up() {
+    let door: Arc<Door> = Arc::default();
+    let server = named("a", &door);
+    let settings = [
+        ("SHIM_UPSTREAM__ANSWER_MS", "200"),
+        ("SHIM_UPSTREAM__QUEUE_MS", "200"),
+        ("SHIM_UPSTREAM__CONNECT_MS", "200"),
+    ];
+    let shim = Shim::with(&[server.group("blue")], &settings);
+    let reply = shim.ask("GET /held HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!((reply.status, reply.code()), (504, "upstream_timeout"));
+    door.open();
+    until("nothing is under way", || {
+        shim.instance(server.address)["outstanding"] == 0
+    });
+}
+
+fn switch(shim: &Shim, to: &str, key: Option<&str>) -> Reply {
+    let body = format!(r#"{{"group":"{to}"}}"#);
+    let key = key.map_or_else(String::new, |key| {
+        format!("authorization: Bearer {key}\r\n")
+    });
+    shim.ask_ops(format!(
+        "POST /shim/switch HTTP/1.1\r\nhost: x\r\n{key}content-length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
+#[test]
+fn another_group_becomes_live_only_when_all_of_it_is_healthy() {
+    let door: Arc<Door> = Arc::default();
+    let blue = named("blue", &door);
+    let green = [named("green", &door), named("green", &door)];
+    let shim = Shim::start(&[blue.group("blue"), group("green", &[&green[0], &green[1]])]);
+    let live = || {
+        shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .text()
+            .to_owned()
+    };
+    assert_eq!(live(), "blue");
+    let (bad, ops) = (green[1].address.to_string(), shim.ops.to_string());
+    let switch_by_command = |to: &str| {
+        let args = ["shim", "switch", to, "--ops", &ops];
+        let output = trove(&args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    green[1].health.store(503, SeqCst);
+    let (status, _, said) = switch_by_command("green");
+    assert!(
+        status == Some(1) && said.contains(&bad) && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(live(), "blue");
+    green[1].health.store(0, SeqCst);
+    assert_eq!(switch(&shim, "green", Some(ADMIN_KEY)).status, 409);
+    assert_eq!(live(), "blue");
+    green[1].health.store(200, SeqCst);
+    assert_eq!(switch(&shim, "green", None).status, 401);
+    assert_eq!(
+        switch(&shim, "green", Some("another-key-of-16-bytes")).status,
+        403
+    );
+    assert_eq!(switch(&shim, "red", Some(ADMIN_KEY)).status, 404);
+    assert_eq!(switch_by_command("red").0, Some(1));
+    assert_eq!(live(), "blue");
+    // What is under way ends where it is.
+    let mut held = shim.connect();
+    held.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n");
+    until("it is under way", || blue.last().target == "/held");
+    until("all are healthy", || {
+        switch_by_command("green") == (Some(0), "green is live\n".into(), String::new())
+    });
+    assert_eq!(live(), "green");
+    door.open();
+    assert_eq!(held.reply().text(), "blue");
+    assert_eq!(switch(&shim, "blue", Some(ADMIN_KEY)).status, 200);
+    assert_eq!(live(), "blue");
+}
+
+#[test]
+fn a_drain_ends_what_is_under_way_and_nothing_is_cut() {
+    let door: Arc<Door> = Arc::default();
+    let server = named("a", &door);
+    let mut shim = Shim::with(&[server.group("blue")], &[("SERVER__NOTICE_MS", "300")]);
+    let mut held = shim.connect();
+    held.send(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n");
+    until("it is under way", || server.count() == 1);
+    shim.process.terminate();
+    until("it says so", || {
+        shim.ask("GET /health/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+            .status
+            == 503
+    });
+    let reply = shim.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(reply.status == 200 && reply.closes(), "{reply:?}");
+    door.open();
+    let reply = held.reply();
+    assert!(reply.status == 200 && reply.closes(), "{reply:?}");
+    assert_eq!(wait_exit(&mut shim.process), 0);
+}
+
+#[test]
+fn without_upstreams_or_with_wrong_ones_it_does_not_start() {
+    for (args, part) in [
+        (&["shim"][..], "--upstream"),
+        (&["shim", "--upstream", "127.0.0.1:1"], "NAME=host:port"),
+        (&["shim", "--upstream", "a=127.0.0.1"], "host:port"),
+        (
+            &["shim", "--upstream", "a=h:1", "--upstream", "a=h:2"],
+            "two groups",
+        ),
+    ] {
+        let output = trove(args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.lines().count() == 1 && said.contains(part), "{said}");
+    }
+    let args = ["shim", "--upstream", "a=h:1"];
+    let mut command = trove(&args);
+    command.env("TROVE_SHIM_UPSTREAM__POOL_IDLE_MS", "75000");
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said.contains("shim_upstream.pool_idle_ms") && said.contains("shim_upstream.keep_alive_ms"),
+        "{said}"
+    );
+}
+
+/// Whose answer it is, among thousands of players over few connections and a server that does everything wrong.
+#[test]
+fn no_player_ever_gets_another_s_answer_from_a_server_that_misbehaves() {
+    let seed: u64 =
+        std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let odd = |seed: u64| {
+        let random = Mutex::new(SmallRng::seed_from_u64(seed));
+        Server::start(move |seen, stream| {
+            let owner = seen.field("authorization").unwrap_or("nobody").to_owned();
+            let body = format!("{owner} ").repeat(1 + owner.len() % 5);
+            let (what, cut) = {
+                let mut random = random.lock().unwrap();
+                (
+                    random.random_range(0..24),
+                    random.random_range(0..body.len()),
+                )
+            };
+            let head = |more: &str| format!("HTTP/1.1 200 OK\r\n{more}\r\n");
+            let whole = format!(
+                "{}{body}",
+                head(&format!("content-length: {}\r\n", body.len()))
+            );
+            match what {
+                // Nothing, and the end.
+                0 => return false,
+                // A part of it.
+                1 => {
+                    let _ = stream.write_all(&whole.as_bytes()[..whole.len() - cut - 1]);
+                    return false;
+                }
+                // All, and the end without a word of it.
+                2 => {
+                    let _ = stream.write_all(whole.as_bytes());
+                    return false;
+                }
+                3 => {
+                    let close = format!("content-length: {}\r\nconnection: close\r\n", body.len());
+                    let _ = stream.write_all(format!("{}{body}", head(&close)).as_bytes());
+                    return false;
+                }
+                // A second answer that nobody asked for.
+                4 => {
+                    let _ = stream.write_all(format!("{whole}{whole}").as_bytes());
+                }
+                // In two pieces.
+                5..8 => {
+                    let (first, second) = whole.split_at(whole.len() - cut);
+                    let _ = stream.write_all(first.as_bytes());
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    let _ = stream.write_all(second.as_bytes());
+                }
+                8 => {
+                    let chunks = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+                    let _ = stream.write_all(
+                        format!("{}{chunks}", head("transfer-encoding: chunked\r\n")).as_bytes(),
+                    );
+                }
+                // A broken chunk.
+                9 => {
+                    let chunks = format!("{:x}\r\n{body}XX0\r\n\r\n", body.len());
+                    let _ = stream.write_all(
+                        format!("{}{chunks}", head("transfer-encoding: chunked\r\n")).as_bytes(),
+                    );
+                }
+                _ => {
+                    let _ = stream.write_all(whole.as_bytes());
+                }
+            }
+            true
+        })
+    };
+    let servers = [odd(seed), odd(seed ^ 1)];
+    let settings = [
+        ("SHIM_HEALTH__EJECT_MS", "100"),
+        ("SHIM_UPSTREAM__REQUESTS_MAX", "8"),
+    ];
+    let shim = Shim::with(&[group("blue", &[&servers[0], &servers[1]])], &settings);
+    let answered = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..24u64 {
+            let (shim, answered) = (&shim, &answered);
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(seed ^ (thread << 8));
+                let connect = || {
+                    let stream = TcpStream::connect(shim.public).unwrap();
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    BufReader::new(stream)
+                };
+                let mut client = connect();
+                for n in 0..250 {
+                    let player = format!("Bearer {}.{thread}.{n}", random.random::<u32>());
+                    let request = format!(
+                        "GET /treasure/h HTTP/1.1\r\nhost: x\r\nauthorization: {player}\r\n\r\n"
+                    );
+                    let _ = client.get_mut().write_all(request.as_bytes());
+                    let Some((status, body)) = whole_answer(&mut client) else {
+                        client = connect();
+                        continue;
+                    };
+                    if status == 200 {
+                        answered.fetch_add(1, SeqCst);
+                        let mut parts = body.split_terminator(' ');
+                        while let Some(bearer) = parts.next() {
+                            let token = parts.next().unwrap_or_default();
+                            assert_eq!(format!("{bearer} {token}"), player, "SEED={seed}");
+                        }
+                    } else {
+                        assert!(matches!(status, 502 | 503), "{status}: {body}");
+                    }
+                }
+            });
+        }
+    });
+    assert!(answered.load(SeqCst) > 3_000, "{answered:?} of 6000");
+}
+
+/// One answer, or nothing if the connection ended in it.
+fn whole_answer(reader: &mut BufReader<TcpStream>) -> Option<(u16, String)> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let status = line.get(9..12)?.parse().ok()?;
+    let (mut length, mut is_chunked) = (0, false);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        match line.trim_end().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().ok()?,
+            Some(("transfer-encoding", _)) => is_chunked = true,
+            Some(_) => {}
+            None if line == "\r\n" => break,
+            None => return None,
+        }
+    }
+    let mut body = Vec::new();
+    while is_chunked {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let size = usize::from_str_radix(line.trim_end(), 16).ok()?;
+        let mut chunk = vec![0; size + 2];
+        reader.read_exact(&mut chunk).ok()?;
+        body.extend_from_slice(&chunk[..size]);
+        is_chunked = size > 0;
+    }
+    if length > 0 {
+        body.resize(length, 0);
+        reader.read_exact(&mut body).ok()?;
+    }
+    Some((status, String::from_utf8(body).ok()?))
+}
+
+/// Ends the others when a thread fails.
+struct StopOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, SeqCst);
+        }
+    }
+}
+
+/// Two Trove servers with the same hunt.
+fn two_servers(dir: &std::path::Path) -> Vec<(shim_site::Process, SocketAddr)> {
+    let hunt = dir.join("hunt.json");
+    std::fs::write(
+        &hunt,
+        r#"{"id":"h","name":"h","treasures":[{"id":"t","coins":5}]}"#,
+    )
+    .unwrap();
+    ["a", "b"]
+        .map(|name| {
+            let store = format!("embedded:{}", dir.join(name).display());
+            let args = [
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--ops-listen",
+                "127.0.0.1:0",
+                "--store",
+                &store,
+                "--instance-id",
+                name,
+            ];
+            let (process, public, _) = start(trove(&args));
+            let server = format!("http://{public}");
+            let put = ["hunt", "put", hunt.to_str().unwrap(), "--server", &server];
+            assert!(trove(&put).output().unwrap().status.success());
+            let open = ["hunt", "open", "h", "--server", &server];
+            assert!(trove(&open).output().unwrap().status.success());
+            (process, public)
+        })
+        .into()
+}
+
+#[test]
+fn a_killed_instance_costs_no_poll_and_mixes_up_no_player() {
+    under_load(false, shim_site::Process::kill);
+}
+
+#[test]
+fn an_instance_that_is_told_to_stop_costs_no_request_at_all() {
+    under_load(true, |process| process.terminate());
+}
+
+/// Thousands of players over few connections, while one of two instances goes away. Every answer must be its player's.
+fn under_load(with_finds: bool, takes_away: impl FnOnce(&mut shim_site::Process)) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = two_servers(dir.path());
+    let addresses = format!("blue={},{}", servers[0].1, servers[1].1);
+    let shim = Shim::start(&[addresses]);
+    shim.until_usable(servers[0].1, true);
+    shim.until_usable(servers[1].1, true);
+    let players: Vec<String> = (0..3000).map(|n| format!("player-{n}")).collect();
+    let tokens = tokens(&players);
+    let (done, is_away) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done_since = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let by: Mutex<HashMap<String, usize>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for thread in 0..32usize {
+            let (shim, players, tokens, by) = (&shim, &players, &tokens, &by);
+            let (done, is_away, done_since, stop) = (&done, &is_away, &done_since, &stop);
+            scope.spawn(move || {
+                let _stops = StopOnPanic(stop);
+                let mut client = shim.connect();
+                let mut n = thread;
+                while !stop.load(SeqCst) {
+                    // Several players' polls are under way on one connection.
+                    let many = [n, n + 7, n + 11].map(|n| n % players.len());
+                    let polls = many.iter().map(|player| poll(&tokens[*player]));
+                    client.send(&polls.collect::<Vec<_>>().concat());
+                    for player in many {
+                        let reply = client.reply();
+                        assert_eq!(reply.status, 200, "{}", reply.text());
+                        let owner = format!(r#""player":"{}""#, players[player]);
+                        assert!(reply.text().contains(&owner), "{owner}: {}", reply.text());
+                        let instance = reply.field("x-instance-id").expect("an instance");
+                        *by.lock().unwrap().entry(instance.to_owned()).or_default() += 1;
+                        done.fetch_add(1, SeqCst);
+                        if is_away.load(SeqCst) {
+                            done_since.fetch_add(1, SeqCst);
+                        }
+                    }
+                    if with_finds && n % 4 == 0 {
+                        let head = format!(
+                            "POST /treasure/h/finds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n",
+                            tokens[many[0]]
+                        );
+                        client.send(format!("{head}content-length: 17\r\n\r\n{{\"treasure\": \"t\"}}").as_bytes());
+                        let reply = client.reply();
+                        assert!(matches!(reply.status, 200 | 201), "{}", reply.text());
+                    }
+                    n += 32;
+                }
+            });
+        }
+        let _stops = StopOnPanic(&stop);
+        until_long("polls are under way", || {
+            done.load(SeqCst) > 3_000 || stop.load(SeqCst)
+        });
+        takes_away(&mut servers[0].0);
+        is_away.store(true, SeqCst);
+        until_long("polls go on", || {
+            done_since.load(SeqCst) > 3_000 || stop.load(SeqCst)
+        });
+        stop.store(true, SeqCst);
+    });
+    let by = by.lock().unwrap();
+    assert!(by["a"] > 300 && by["b"] > 3_000, "{by:?}");
+}
+
+/// Like `until`, for what takes a while on a busy machine.
+fn until_long(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < 4 * PATIENCE,
+            "waited in vain until {what}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
