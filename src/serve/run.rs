@@ -131,8 +131,7 @@ async fn serve(
     let addresses = (public.local_addr()?, ops_listener.local_addr()?);
     let notice = Duration::from_millis(settings.server.notice_ms);
     let limits = front_limits(&settings).within(descriptors_max());
-    let instance_id =
-        HeaderValue::from_str(&settings.instance_id()).map_err(io::Error::other)?;
+    let instance_id = HeaderValue::from_str(&settings.instance_id()).map_err(io::Error::other)?;
     let app = App::new(store.clone(), settings, keys, instance_id);
     follow(&app).await;
 
