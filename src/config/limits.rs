@@ -1,6 +1,7 @@
 //! What each setting may be, and how settings depend on each other.
 
 use super::{EMBEDDED, Settings, SettingsError};
+use crate::link::LinkPeers;
 use std::net::SocketAddr;
 use toml::Value;
 
@@ -63,6 +64,7 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
             Err(format!("is {number}; it must be 0 to {JITTER_MAX}"))
         }
         Value::String(text) => text_value(key, text),
+        Value::Array(items) if key == "server.link_peers" => items.iter().try_for_each(network),
         Value::Array(items) => items.iter().try_for_each(origin),
         _ => Ok(()),
     }
@@ -111,6 +113,13 @@ fn store_url(text: &str) -> Result<(), String> {
         )),
         _ => Err("must be embedded:DIR; this version knows no other store".into()),
     }
+}
+
+fn network(item: &Value) -> Result<(), String> {
+    let text = item.as_str().ok_or("must be a list of texts")?;
+    LinkPeers::parse([text]).map(drop).map_err(|_| {
+        format!("has {text:?}; it must be an address or a network, such as 10.1.0.0/16 or ::1")
+    })
 }
 
 fn origin(item: &Value) -> Result<(), String> {

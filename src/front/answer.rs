@@ -35,6 +35,12 @@ impl FieldBlock {
         }
         Ok(FieldBlock(block))
     }
+
+    /// The fields as lines.
+    #[must_use]
+    pub fn lines(&self) -> FieldLines<'_> {
+        FieldLines(&self.0)
+    }
 }
 
 /// Fields that the front alone writes, or drops because they concern one connection only.

@@ -60,6 +60,12 @@ impl<'a> FieldLines<'a> {
         }
         rest.is_empty().then_some(FieldLines(lines))
     }
+
+    /// The lines.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
 }
 
 #[cfg(test)]

@@ -242,9 +242,15 @@ impl Ticket {
 
     /// What [`Backend::gone`](super::Backend::gone) is told if the client goes away while this request waits. `None`, as
     /// at first: it is not told.
-    pub fn set_note(&mut self, note: Option<u64>) {
-        if let Some(slot) = lock(&self.desk.places).opened(self.place, self.serial) {
-            slot.note = note;
+    /// Gives whether it still waits.
+    pub fn set_note(&mut self, note: Option<u64>) -> bool {
+        let mut places = lock(&self.desk.places);
+        match places.opened(self.place, self.serial) {
+            Some(slot) => {
+                slot.note = note;
+                true
+            }
+            None => false,
         }
     }
 

@@ -122,7 +122,7 @@ const PROTECTED: [&str; 8] = [
 ];
 
 /// The comma-separated options of a `Connection` field.
-pub(super) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)

@@ -7,7 +7,7 @@ use std::time::Instant;
 use memchr::memchr;
 
 use super::chunk::is_token;
-use super::framing::{Framing, Seen};
+use super::framing::{Framing, Seen, connection_options};
 use super::limits::{FIELDS_CAPACITY, Limits};
 use super::refusal::Refusal;
 use super::target::{is_host, split_target};
@@ -257,6 +257,17 @@ impl<'h> Head<'h> {
     #[must_use]
     pub fn has_connection_fields(&self) -> bool {
         self.has_connection_fields
+    }
+
+    /// Whether `Connection` names this field, which then concerns this connection only.
+    #[must_use]
+    pub fn connection_names(&self, name: &str) -> bool {
+        let mut lists = self
+            .fields()
+            .filter(|(field, _)| field.eq_ignore_ascii_case("connection"));
+        lists.any(|(_, list)| {
+            connection_options(list).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+        })
     }
 
     /// How the end of the body is known.

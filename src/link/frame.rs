@@ -162,10 +162,7 @@ pub enum FrameError {
 ///
 /// # Errors
 /// It is longer than `frame_bytes_max`, or has no kind.
-pub fn split(
-    input: &[u8],
-    frame_bytes_max: usize,
-) -> Result<Option<(&[u8], usize)>, FrameError> {
+pub fn split(input: &[u8], frame_bytes_max: usize) -> Result<Option<(&[u8], usize)>, FrameError> {
     let Some((length, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(None);
     };
@@ -176,7 +173,9 @@ pub fn split(
     if length == 0 {
         return Err(FrameError::Malformed(0));
     }
-    Ok(rest.get(..length).map(|frame| (frame, LENGTH_BYTES + length)))
+    Ok(rest
+        .get(..length)
+        .map(|frame| (frame, LENGTH_BYTES + length)))
 }
 
 /// Reads one frame, as [`split`] gives it.
@@ -293,13 +292,15 @@ fn parse_answer(rest: &[u8]) -> Option<Frame<'_>> {
         }
         _ => return None,
     };
-    (200..=599).contains(&status).then_some(Frame::Answer(AnswerFrame {
-        tag,
-        status,
-        fields,
-        body,
-        length,
-    }))
+    (200..=599)
+        .contains(&status)
+        .then_some(Frame::Answer(AnswerFrame {
+            tag,
+            status,
+            fields,
+            body,
+            length,
+        }))
 }
 
 fn parse_tag(rest: &[u8]) -> Option<Tag> {
@@ -342,7 +343,11 @@ fn push_tag(out: &mut Vec<u8>, tag: Tag) {
 pub fn push_hello(out: &mut Vec<u8>, hello: &Hello) {
     let at = open_frame(out, HELLO);
     out.extend_from_slice(&hello.version.to_le_bytes());
-    for number in [hello.requests_max, hello.request_bytes_max, hello.answer_bytes_max] {
+    for number in [
+        hello.requests_max,
+        hello.request_bytes_max,
+        hello.answer_bytes_max,
+    ] {
         out.extend_from_slice(&number.to_le_bytes());
     }
     close_frame(out, at);
