@@ -248,16 +248,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
             };
             let step = match frame::parse(frame) {
                 Ok(Frame::Answer(answer)) => state.answered(&answer).map(|matched| {
-                    let at = |part: &[u8]| {
-                        let from = start + (part.as_ptr() as usize - frame.as_ptr() as usize);
-                        from..from + part.len()
-                    };
+                    let fields_at = start + frame::ANSWER_HEAD_BYTES - frame::LENGTH_BYTES;
+                    let body_at = fields_at + answer.fields.len();
                     if let Some(matched) = matched {
                         self.batch.push(Pending {
                             matched,
                             status: answer.status,
-                            fields: at(answer.fields),
-                            body: at(answer.body),
+                            fields: fields_at..body_at,
+                            body: body_at..body_at + answer.body.len(),
                             length: answer.length,
                         });
                     }

@@ -19,6 +19,8 @@ pub(super) struct Calls {
 #[derive(Default)]
 pub(super) struct Places {
     all: Vec<Place>,
+    /// Calls that wait for room.
+    waiting: usize,
     /// Answers of calls.
     out: Vec<u8>,
     link: Option<Waker>,
@@ -46,14 +48,16 @@ impl Calls {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until answers may be left.
+    /// Waits until answers may be left. While any call waits, its link reads no more requests.
     pub(super) async fn until_room(&self) {
+        let mut waiting = None;
         loop {
             let notified = self.room.notified();
             let is_full = self.lock().out.len() >= self.output_bytes_max;
             if !is_full {
                 return;
             }
+            waiting.get_or_insert_with(|| Waiting::begin(self));
             notified.await;
         }
     }
@@ -73,7 +77,38 @@ impl Calls {
     }
 }
 
+/// A call that waits for room, counted until it is dropped.
+struct Waiting<'a>(&'a Calls);
+
+impl<'a> Waiting<'a> {
+    fn begin(calls: &'a Calls) -> Self {
+        calls.lock().waiting += 1;
+        Waiting(calls)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut places = self.0.lock();
+        places.waiting -= 1;
+        let link = if places.waiting == 0 {
+            places.link.take()
+        } else {
+            None
+        };
+        drop(places);
+        if let Some(link) = link {
+            link.wake();
+        }
+    }
+}
+
 impl Places {
+    /// Whether calls wait for room.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Whom to wake for an answer.
     pub(super) fn visit(&mut self, link: &Waker) {
         if self

@@ -350,7 +350,9 @@ impl<B: Backend> Upgraded for ServerLink<B> {
         }
         let mut ended = false;
         // One read a turn, so that others have theirs; none while the client takes no answers.
-        if result.is_ok() && self.unwritten() < self.settings.link.output_bytes_max as usize {
+        let output_bytes_max = self.settings.link.output_bytes_max as usize;
+        let reads = self.unwritten() < output_bytes_max && !self.calls.lock().is_crowded();
+        if result.is_ok() && reads {
             match self.input.read(stream, cx) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(0) | Err(_)) => ended = true,
