@@ -127,6 +127,7 @@ impl Desk {
             desk: self.clone(),
             place,
             serial,
+            shape,
         }
     }
 
@@ -220,6 +221,7 @@ pub struct Ticket {
     desk: Arc<Desk>,
     place: u32,
     serial: u64,
+    shape: TakenShape,
 }
 
 impl std::fmt::Debug for Ticket {
@@ -270,13 +272,7 @@ impl Ticket {
     }
 
     fn write(&mut self, write: impl FnOnce(&mut Answer<'_>)) {
-        let shape = {
-            let mut places = lock(&self.desk.places);
-            match places.opened(self.place, self.serial) {
-                Some(slot) => slot.shape,
-                None => return self.serial = 0,
-            }
-        };
+        let shape = self.shape;
         let closes = self.desk.is_closing() || shape.persistence == Persistence::Close;
         let mut pen = Pen::take(self.desk.unix_s.load(Relaxed));
         let shape = Shape {

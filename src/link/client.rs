@@ -37,7 +37,7 @@ pub struct Delivery {
     pub status: u16,
     /// When the last byte of the request's head had been read from its client.
     pub arrived: Instant,
-    /// When the request was given to the link.
+    /// When the request was given to the link; of one that was sent again, the last time.
     pub sent: Instant,
     /// When the answer had been read from the link.
     pub read: Instant,
@@ -171,8 +171,10 @@ impl LinkClient {
     /// # Errors
     /// The ticket, and why the link does not take the request.
     pub fn send(&self, ticket: Ticket, request: &Outgoing<'_>) -> Result<(), (Ticket, Rejected)> {
+        // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
         let arrived = request.head.arrived();
-        self.submit(ticket, 1, arrived, request.bytes_max(), |out, tag| {
+        let times = (arrived, arrived);
+        self.submit(ticket, 1, times, request.bytes_max(), |out, tag| {
             request.write(out, tag);
         })
     }
@@ -192,7 +194,7 @@ impl LinkClient {
         let sent = self.submit(
             ticket,
             attempts.saturating_add(1),
-            arrived,
+            (arrived, Instant::now()),
             frame.len(),
             |out, tag| {
                 let length = u32::try_from(frame.len()).expect("a frame that was sent before");
@@ -218,7 +220,7 @@ impl LinkClient {
         &self,
         mut ticket: Ticket,
         attempts: u8,
-        arrived: Instant,
+        (arrived, sent): (Instant, Instant),
         bytes_max: usize,
         write: impl FnOnce(&mut Vec<u8>, Tag),
     ) -> Result<(), (Ticket, Rejected)> {
@@ -273,7 +275,7 @@ impl LinkClient {
             frame,
             attempts,
             arrived,
-            sent: Instant::now(),
+            sent,
         });
         wake(guard);
         Ok(())

@@ -225,11 +225,11 @@ impl<B: Backend> ServerLink<B> {
         }
         let head_only = head.method() == "HEAD";
         let backend = &self.backend;
-        let body_max = backend
-            .body_bytes_max(&head)
-            .unwrap_or(self.settings.front.body_bytes_max);
-        if announced > body_max {
-            return self.refuse(request, Refusal::BodyTooLarge);
+        if announced > 0 {
+            let limit = backend.body_bytes_max(&head);
+            if announced > limit.unwrap_or(self.settings.front.body_bytes_max) {
+                return self.refuse(request, Refusal::BodyTooLarge);
+            }
         }
         let before = self.output.len();
         // Safe to go on after a panic: all it can have left half done is the output, which is cut back.

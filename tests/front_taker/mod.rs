@@ -21,9 +21,12 @@ use trove::front::{
 
 pub(crate) use front_site::{Client, PATIENCE, until};
 
+/// A ticket until the test has it, and the request's body.
+type Taken = (Option<Ticket>, Vec<u8>);
+
 #[derive(Default)]
 pub(crate) struct Taker {
-    taken: Mutex<HashMap<String, (Option<Ticket>, Vec<u8>)>>,
+    taken: Mutex<HashMap<String, Taken>>,
     gone: Mutex<HashSet<u64>>,
 }
 
@@ -85,7 +88,7 @@ impl Backend for Taker {
                 let mut ticket = offer.ticket().expect("the first");
                 assert!(ticket.set_note(Some(note_of(path))));
                 let body = offer.body().to_vec();
-                let mut taken = self.taken.lock().unwrap();
+                let mut taken = self.taken.lock().expect("nobody panicked with it");
                 taken.insert(path.to_owned(), (Some(ticket), body));
             }
             _ => {}
@@ -93,7 +96,10 @@ impl Backend for Taker {
     }
 
     fn gone(&self, note: u64) {
-        self.gone.lock().unwrap().insert(note);
+        self.gone
+            .lock()
+            .expect("nobody panicked with it")
+            .insert(note);
     }
 
     fn upgrade(&self, head: &Head<'_>) -> Option<Box<dyn Upgraded>> {
@@ -221,7 +227,7 @@ impl Taking {
     pub(crate) fn ticket(&self, path: &str) -> Ticket {
         let mut found = None;
         until("the request was taken", || {
-            let mut taken = self.taker.taken.lock().unwrap();
+            let mut taken = self.taker.taken.lock().expect("nobody panicked with it");
             found = taken.get_mut(path).and_then(|(ticket, _)| ticket.take());
             found.is_some()
         });
@@ -231,9 +237,15 @@ impl Taking {
     /// The body of that request.
     pub(crate) fn body(&self, path: &str) -> Vec<u8> {
         until("the request was taken", || {
-            self.taker.taken.lock().unwrap().contains_key(path)
+            self.taker
+                .taken
+                .lock()
+                .expect("nobody panicked with it")
+                .contains_key(path)
         });
-        self.taker.taken.lock().unwrap()[path].1.clone()
+        self.taker.taken.lock().expect("nobody panicked with it")[path]
+            .1
+            .clone()
     }
 
     pub(crate) fn note(&self, path: &str) -> u64 {
@@ -242,7 +254,11 @@ impl Taking {
 
     /// Whether the backend was told that this note's client has gone.
     pub(crate) fn gone(&self, note: u64) -> bool {
-        self.taker.gone.lock().unwrap().contains(&note)
+        self.taker
+            .gone
+            .lock()
+            .expect("nobody panicked with it")
+            .contains(&note)
     }
 
     pub(crate) fn drain(&mut self) {

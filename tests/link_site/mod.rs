@@ -1,6 +1,7 @@
 //! A server with links, a shim before it, a relay between them that can be cruel, and clients, all on one event loop.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod raw;
 pub(crate) mod relay;
 
 use std::net::SocketAddr;
@@ -140,7 +141,11 @@ impl Backend for Game {
         let body = said(&path, token.as_deref(), peer);
         let mut dropped = Dropped(Some(self.dropped.clone()));
         if path.starts_with("/slow/") {
-            let wait = self.random.lock().unwrap().random_range(0..8u64);
+            let wait = self
+                .random
+                .lock()
+                .expect("nobody panicked with it")
+                .random_range(0..8u64);
             return Box::pin(async move {
                 if wait > 0 {
                     tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -247,7 +252,7 @@ pub(crate) struct Pass {
 
 impl Pass {
     fn pick(&self) -> Option<LinkClient> {
-        let links = self.links.lock().unwrap();
+        let links = self.links.lock().expect("nobody panicked with it");
         let open: Vec<_> = links.iter().filter(|link| link.is_open()).collect();
         let nth = self.next.fetch_add(1, SeqCst);
         open.get(nth % open.len().max(1))
@@ -257,14 +262,14 @@ impl Pass {
     pub(crate) fn in_flight(&self) -> usize {
         self.links
             .lock()
-            .unwrap()
+            .expect("nobody panicked with it")
             .iter()
             .map(LinkClient::in_flight)
             .sum()
     }
 
     pub(crate) fn links(&self) -> usize {
-        self.links.lock().unwrap().len()
+        self.links.lock().expect("nobody panicked with it").len()
     }
 }
 
@@ -297,14 +302,17 @@ impl Backend for Pass {
                 .map(|_| leaves_out as fn(&str) -> bool),
         };
         if let Err((ticket, rejected)) = link.send(ticket, &outgoing) {
-            self.rejected.lock().unwrap().push(rejected);
+            self.rejected
+                .lock()
+                .expect("nobody panicked with it")
+                .push(rejected);
             offer.give_back(ticket);
         }
     }
 
     fn gone(&self, note: u64) {
         let id = LinkClient::id_of_note(note);
-        let links = self.links.lock().unwrap().clone();
+        let links = self.links.lock().expect("nobody panicked with it").clone();
         if let Some(link) = links.iter().find(|link| link.id() == id) {
             link.cancel(note);
         }
@@ -384,17 +392,21 @@ impl Shim {
     ) -> Result<LinkClient, link::HandshakeError> {
         let owner = Arc::new(Owner(self.pass.clone()));
         let (client, driver) = link::connect(&upstream.to_string(), id, owner, limits).await?;
-        self.pass.links.lock().unwrap().push(client.clone());
+        self.pass
+            .links
+            .lock()
+            .expect("nobody panicked with it")
+            .push(client.clone());
         let pass = self.pass.clone();
         let own = client.clone();
         tokio::spawn(async move {
             let end = driver.await;
             pass.links
                 .lock()
-                .unwrap()
+                .expect("nobody panicked with it")
                 .retain(|link| link.id() != own.id());
             assert_eq!(own.in_flight(), 0);
-            pass.ends.lock().unwrap().push(end);
+            pass.ends.lock().expect("nobody panicked with it").push(end);
         });
         Ok(client)
     }
