@@ -207,6 +207,19 @@ async fn heads_travel_without_what_concerns_the_connection() {
         asker.reply_to("GET").await.expect("an answer").body.len(),
         60_000
     );
+    // A request of a version without Host, and one with empty lines before it.
+    let mut old = Asker::connect(shim.address).await;
+    old.send("\r\n\r\nGET /now/old HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+        .await;
+    let reply = old.reply_to("GET").await.expect("an answer");
+    assert_eq!(reply.text(), "/now/old nobody 127.0.0.1");
+    assert!(
+        reply.head.contains("connection: keep-alive\r\n"),
+        "{reply:?}"
+    );
+    old.send("\r\nHEAD /slow/old HTTP/1.0\r\n\r\n").await;
+    let reply = old.reply_to("HEAD").await.expect("an answer");
+    assert!(reply.head.contains("content-length: 26\r\n"), "{reply:?}");
     // Not safe to repeat: 64 KiB is not the bound then.
     asker
         .send("POST /big/70000 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")

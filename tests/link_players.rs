@@ -225,3 +225,31 @@ async fn requests_under_way_on_a_silent_link_are_sent_elsewhere() {
     // The server lets go of the silent link as well.
     until("one link is left", || upstream.front.connections() == 1).await;
 }
+
+#[tokio::test]
+async fn held_polls_of_players_who_leave_are_let_go_and_hold_back_nobody() {
+    let seed = seed();
+    let upstream = upstream(seed, LinkLimits::default()).await;
+    let shim = shim().await;
+    shim.link(upstream.address, 0, LinkLimits::default()).await;
+    let mut held = Vec::new();
+    for n in 0..1000 {
+        let mut asker = Asker::connect(shim.address).await;
+        let request = format!("GET /held/{n} HTTP/1.1\r\nhost: x\r\n\r\n");
+        asker.send(request).await;
+        held.push(asker);
+    }
+    until("all are held", || upstream.game.called.load(SeqCst) == 1000).await;
+    let seen = all_play(&shim, 100, 5, seed).await;
+    assert_eq!(seen.failed.load(SeqCst), 0);
+    for asker in held.drain(..) {
+        let socket = socket2::SockRef::from(&asker.stream);
+        let _ = socket.set_linger(Some(Duration::ZERO));
+    }
+    until("the links are empty", || shim.pass.in_flight() == 0).await;
+    until("all are let go", || {
+        upstream.game.dropped.load(SeqCst) >= 1000
+    })
+    .await;
+    assert_eq!(shim.pass.links(), 1);
+}

@@ -238,7 +238,9 @@ impl<B: Backend> ServerLink<B> {
                 if request.body.is_empty() {
                     backend.answer_now(&head, answer)
                 } else {
-                    backend.wants_whole(&head) && backend.answer_whole(&head, request.body, answer)
+                    announced <= self.settings.front.small_body_bytes_max.into()
+                        && backend.wants_whole(&head)
+                        && backend.answer_whole(&head, request.body, answer)
                 }
             })
         }));
@@ -262,7 +264,13 @@ impl<B: Backend> ServerLink<B> {
             tag,
             head_only,
             is_safe: matches!(head.method(), "GET" | "HEAD"),
-            deadline: Duration::from_millis(request.deadline_ms.into()),
+            // Whatever the client would wait, no longer than a client of the front itself.
+            deadline: Duration::from_millis(
+                request
+                    .deadline_ms
+                    .min(self.settings.front.answer_timeout_ms)
+                    .into(),
+            ),
         };
         call::spawn(
             &*self.backend,
@@ -277,7 +285,7 @@ impl<B: Backend> ServerLink<B> {
     /// Answers one request with a refusal.
     fn refuse(&mut self, request: &RequestFrame<'_>, refusal: Refusal) -> Result<(), FrameError> {
         self.calls.lock().close(request.tag);
-        let head_only = request.head.starts_with(b"HEAD ");
+        let head_only = request.head.trim_ascii_start().starts_with(b"HEAD ");
         push_answer(&mut self.output, request.tag, head_only, |answer| {
             push_refusal(answer, refusal);
             true
