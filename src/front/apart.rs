@@ -52,7 +52,7 @@ impl<'a> FieldLines<'a> {
         while let Some(end) = memchr(b'\n', rest) {
             let line = rest[..end].strip_suffix(b"\r")?;
             let colon = memchr(b':', line)?;
-            let name = std::str::from_utf8(&line[..colon]).ok()?;
+            let name = &line[..colon];
             if !is_writable_field(name, &line[colon + 1..]) || is_framing(name) {
                 return None;
             }

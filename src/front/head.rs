@@ -387,11 +387,12 @@ fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
 }
 
 /// Whether a field's name and value can be written to the wire without changing what the message means.
-pub(super) fn is_writable_field(name: &str, value: &[u8]) -> bool {
+pub(super) fn is_writable_field(name: impl AsRef<[u8]>, value: &[u8]) -> bool {
+    let name = name.as_ref();
     // No early way out: the compiler makes vector code of the second line, which an `all` would not be.
     let good = |byte: u8| (byte >= b' ' && byte != 0x7f) || byte == b'\t';
     let value = value.iter().fold(true, |all, byte| all & good(*byte));
-    value && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_token(byte))
+    value && !name.is_empty() && name.iter().fold(true, |all, byte| all & is_token(*byte))
 }
 
 #[cfg(test)]
