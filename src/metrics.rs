@@ -1,13 +1,14 @@
 //! What is measured, in Prometheus's text format. Every series exists from the start, at 0.
 
-use crate::front::FieldBlock;
+use crate::front::{Counters, FieldBlock};
 use crate::game::entry::{Change, Entry, Totals};
 use crate::game::hunt::Hunt;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Boundaries of the duration histograms, in seconds. 1 s is the objective's.
@@ -94,6 +95,9 @@ pub struct Metrics {
     connections: IntGauge,
     batches: IntCounter,
     syncs: IntCounter,
+    front: [IntCounter; 6],
+    /// Held while what is counted elsewhere is taken over, which adds the difference to what was taken before.
+    taking: Mutex<()>,
     /// The fields that every poll answer shares, prepared once.
     pub poll_fields: FieldBlock,
 }
@@ -111,6 +115,51 @@ pub struct Gauges {
     pub batches: u64,
     /// `fdatasync` calls of the store.
     pub syncs: u64,
+    /// What the public listener counted.
+    pub front: FrontCounts,
+}
+
+/// What a front counts of what never reached the application.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FrontCounts([u64; 6]);
+
+/// Their series.
+const FRONT: [(&str, &str); 6] = [
+    (
+        "trove_refused_requests_total",
+        "Requests that the connection layer refused, malformed ones for the most part.",
+    ),
+    (
+        "trove_refused_connections_total",
+        "Connections that were answered 503 because there was no room.",
+    ),
+    (
+        "trove_dropped_connections_total",
+        "Connections that were dropped for want of a descriptor.",
+    ),
+    (
+        "trove_timeouts_total",
+        "Requests and writes that a timer ended.",
+    ),
+    ("trove_panics_total", "Requests that ended in a panic."),
+    (
+        "trove_cut_answers_total",
+        "Answers that were cut because their body failed.",
+    ),
+];
+
+impl From<&Counters> for FrontCounts {
+    fn from(counters: &Counters) -> Self {
+        let counts = [
+            &counters.refused_requests,
+            &counters.refused_connections,
+            &counters.dropped_connections,
+            &counters.timeouts,
+            &counters.panics,
+            &counters.cut_answers,
+        ];
+        Self(counts.map(|count| count.load(Ordering::Relaxed)))
+    }
 }
 
 const SLOW_CAUSES: [&str; 4] = ["client", "shim", "app", "store"];
@@ -219,6 +268,8 @@ impl Metrics {
                 "trove_store_syncs_total",
                 "fdatasync calls of the embedded store.",
             ),
+            front: FRONT.map(|(name, help)| counter(name, help)),
+            taking: Mutex::default(),
             poll_fields: FieldBlock::new(&[
                 ("content-type", "application/json"),
                 ("cache-control", "no-store"),
@@ -270,10 +321,15 @@ impl Metrics {
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
-        self.batches
-            .inc_by(gauges.batches.saturating_sub(self.batches.get()));
-        self.syncs
-            .inc_by(gauges.syncs.saturating_sub(self.syncs.get()));
+        let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = [(&self.batches, gauges.batches), (&self.syncs, gauges.syncs)];
+        for (counter, count) in taken
+            .into_iter()
+            .chain(self.front.iter().zip(gauges.front.0))
+        {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+        drop(taking);
         for (hunt, totals) in hunts {
             let figures = [
                 totals.recorded,

@@ -134,7 +134,10 @@ fn a_store_that_does_not_add_up_fails() {
                 .collect();
             for hunt in hunts {
                 table
-                    .insert(hunt, postcard::to_stdvec(&wrong).unwrap().as_slice())
+                    .insert(
+                        hunt,
+                        postcard::to_stdvec(&(wrong, 1_u64)).unwrap().as_slice(),
+                    )
                     .unwrap();
             }
         }

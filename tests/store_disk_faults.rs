@@ -1,5 +1,10 @@
 //! A disk that fills up, that fails to sync, or that gives back something else, under the embedded store.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that unwraps an error fails, as it should"
+)]
+
 mod store_disk;
 #[path = "store_disk/workload.rs"]
 mod workload;
@@ -8,6 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use store_disk::Disk;
+use trove::game::entry::{Change, ExpiryReason};
+use trove::game::ids::PlayerId;
+use trove::store::clock::ManualTime;
 use trove::store::embedded::EmbeddedStore;
 use trove::store::{Health, Store, StoreError};
 use workload::*;
@@ -125,6 +133,48 @@ fn a_file_that_cannot_grow_refuses_writes_until_it_can() {
     });
 }
 
+#[test]
+fn what_runs_out_while_the_disk_is_full_expires_by_outage() {
+    runtime().block_on(async {
+        let (disk, fatal) = (Disk::default(), no_fatal());
+        let time = Arc::new(ManualTime::new(START));
+        let store = open_at(&disk, &fatal, time.clone()).unwrap();
+        ask(&store, &Ask::Hunt).await.unwrap();
+        ask(&store, &Ask::Find(1, 1)).await.unwrap();
+        disk.stop_growth(true);
+        let mut coins = 0;
+        while ask(&store, &Ask::Adjust(0, coins + 1)).await.is_ok() {
+            coins += 1;
+        }
+        assert_eq!(store.health(), Health::Full);
+        time.set_hung(300_001);
+        time.advance(300_001);
+        disk.stop_growth(false);
+        while store.hunts().await.unwrap()[0].1.pending > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        time.set_hung(0);
+        // What runs out afterwards does so by its window.
+        ask(&store, &Ask::Find(1, 2)).await.unwrap();
+        time.advance(300_001);
+        ask(&store, &Ask::Poll(1)).await.unwrap();
+        let history = store.history(&hunt(), PlayerId(1), u64::MAX, 10);
+        let history = history.await.unwrap();
+        let mut reasons = Vec::new();
+        for entry in history.iter().rev() {
+            if let Change::Expire(_, reason) = &entry.change {
+                reasons.push(*reason);
+            }
+        }
+        assert_eq!(reasons, [ExpiryReason::StoreOutage, ExpiryReason::Window]);
+        let reinstated = store.reinstate(&hunt(), 0, u64::MAX).await.unwrap();
+        assert_eq!(reinstated.coins, 2);
+        assert_holds(&store, "afterwards").await;
+        store.stop().await.unwrap();
+        assert_eq!(fatal.load(Ordering::SeqCst), 0);
+    });
+}
+
 /// Whether the store, out of order, acknowledges nothing and says that it is down.
 async fn assert_down(store: &EmbeddedStore, fatal: &AtomicUsize) {
     for each in [Ask::Find(1, 19), Ask::Find(2, 19), Ask::Adjust(0, 1_000)] {
@@ -169,7 +219,7 @@ fn a_disk_that_gives_back_garbage_ends_the_store_rather_than_its_thread() {
         ask(&store, &Ask::Hunt).await.unwrap();
         for n in 0..40 {
             let finds = (0..500)
-                .map(|m| (trove::game::ids::PlayerId(n * 500 + m), find_of(1)))
+                .map(|m| (PlayerId(n * 500 + m), find_of(1)))
                 .collect();
             store.record(&hunt(), finds).await.unwrap();
         }

@@ -13,7 +13,7 @@ use super::wallet::{Outages, Wallet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the model knows of one player in its hunt.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Player {
     /// The wallet.
     pub wallet: Wallet,
@@ -113,7 +113,7 @@ impl Player {
 }
 
 /// A hunt, its players and its sums.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Model {
     /// The hunt.
     pub hunt: Hunt,

@@ -22,12 +22,25 @@ type LoadWaiter = oneshot::Sender<Result<Wallet, StoreError>>;
 /// Somebody who waits for a credit.
 type CreditWaiter = oneshot::Sender<Result<Arc<Credited>, StoreError>>;
 
+/// The most held polls of one wallet: a player has a few phones, and every release looks through them.
+pub const HOLDS_PER_WALLET_MAX: usize = 32;
+
+/// A read under way.
+#[derive(Debug, Default)]
+struct Load {
+    /// The latest change that the feed told of meanwhile.
+    later: Option<Wallet>,
+    /// Whether what is read may be void when it arrives: it answers those who wait and is not kept.
+    void: bool,
+    waiters: Vec<LoadWaiter>,
+}
+
 /// The wallets in memory, and who waits for what about them.
 #[derive(Debug)]
 pub struct Mirror {
     slots: Slots,
     /// Reads under way. A change that the feed tells of meanwhile is kept here, for the read may have begun before it.
-    loads: HashMap<Key, (Option<Wallet>, Vec<LoadWaiter>)>,
+    loads: HashMap<Key, Load>,
     credits: HashMap<Key, Vec<CreditWaiter>>,
     /// Held polls.
     watchers: HashMap<Key, Vec<oneshot::Sender<()>>>,
@@ -85,12 +98,13 @@ impl Mirror {
     /// Takes a state of a wallet that is in memory, or is being read; of others it takes nothing. Wakes held polls when
     /// it is news.
     pub fn apply(&mut self, key: Key, wallet: Wallet) {
-        if let Some((kept, _)) = self.loads.get_mut(&key)
-            && kept.is_none_or(|kept| kept.seq < wallet.seq)
+        if let Some(load) = self.loads.get_mut(&key)
+            && load.later.is_none_or(|later| later.seq < wallet.seq)
         {
-            *kept = Some(wallet);
+            load.later = Some(wallet);
         }
-        if self.slots.update(key, wallet) {
+        // Of a wallet that was put out in spite of its held polls nobody knows whether this is news.
+        if self.slots.update(key, wallet) || !self.slots.contains(key) {
             self.wake(key);
         }
     }
@@ -107,11 +121,11 @@ impl Mirror {
     pub fn load(&mut self, key: Key) -> Turn<Result<Wallet, StoreError>> {
         let (sender, receiver) = oneshot::channel();
         let mut first = false;
-        let (_, waiters) = self.loads.entry(key).or_insert_with(|| {
+        let load = self.loads.entry(key).or_insert_with(|| {
             first = true;
-            (None, Vec::new())
+            Load::default()
         });
-        waiters.push(sender);
+        load.waiters.push(sender);
         if first {
             Turn::Yours(receiver)
         } else {
@@ -121,11 +135,18 @@ impl Mirror {
 
     /// What reading a wallet gave.
     pub fn loaded(&mut self, key: Key, result: Result<Wallet, StoreError>) {
-        let Some((later, waiters)) = self.loads.remove(&key) else {
+        let Some(Load {
+            later,
+            void,
+            waiters,
+        }) = self.loads.remove(&key)
+        else {
             return;
         };
         let result = result.map(|read| later.filter(|later| later.seq > read.seq).unwrap_or(read));
-        if let Ok(wallet) = &result {
+        if let Ok(wallet) = &result
+            && !void
+        {
             let watchers = &self.watchers;
             self.slots
                 .insert(key, *wallet, |key| watchers.contains_key(&key));
@@ -161,23 +182,24 @@ impl Mirror {
         }
     }
 
-    /// Holds a poll until its wallet changes; `None` when too many are held, and for a wallet that is not in memory.
+    /// Holds a poll until its wallet changes. `None` when too many are held, in all or for this wallet, and for a wallet
+    /// that is not in memory. Whoever stops waiting closes the receiver and calls [`Mirror::release`].
     pub fn hold(&mut self, key: Key) -> Option<oneshot::Receiver<()>> {
-        if self.held >= self.held_max {
-            self.drop_gone();
-        }
         if self.held >= self.held_max || self.slots.get(key).is_none() {
+            return None;
+        }
+        let watchers = self.watchers.entry(key).or_default();
+        if watchers.len() >= HOLDS_PER_WALLET_MAX {
             return None;
         }
         let (sender, receiver) = oneshot::channel();
         self.held += 1;
-        self.watchers.entry(key).or_default().push(sender);
+        watchers.push(sender);
         Some(receiver)
     }
 
-    /// Ends the hold of a poll that no longer waits.
-    pub fn release(&mut self, key: Key, receiver: oneshot::Receiver<()>) {
-        drop(receiver);
+    /// Ends the holds of a wallet's polls that no longer wait.
+    pub fn release(&mut self, key: Key) {
         if let Some(watchers) = self.watchers.get_mut(&key) {
             let before = watchers.len();
             watchers.retain(|watcher| !watcher.is_closed());
@@ -188,19 +210,28 @@ impl Mirror {
         }
     }
 
-    /// Forgets held polls whose connection has gone.
-    fn drop_gone(&mut self) {
-        self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.is_closed());
-            !watchers.is_empty()
-        });
-        self.held = self.watchers.values().map(Vec::len).sum();
-    }
-
     /// Answers every held poll.
     pub fn wake_all(&mut self) {
         let keys: Vec<Key> = self.watchers.keys().copied().collect();
         keys.into_iter().for_each(|key| self.wake(key));
+    }
+
+    /// Forgets a wallet whose state is not known any more; the next poll reads it.
+    pub fn reload(&mut self, key: Key) {
+        if let Some(load) = self.loads.get_mut(&key) {
+            (load.later, load.void) = (None, true);
+        }
+        self.slots.remove(key);
+        self.wake(key);
+    }
+
+    /// Forgets every wallet: what the store told before may no longer be so.
+    pub fn reset(&mut self) {
+        for load in self.loads.values_mut() {
+            (load.later, load.void) = (None, true);
+        }
+        self.slots.clear();
+        self.wake_all();
     }
 
     /// Forgets an erased player's wallets.
@@ -281,21 +312,81 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reset_nothing_that_was_known_or_is_being_read_stays() {
+        let mut mirror = loaded(at(5));
+        let mut held = mirror.hold(KEY).unwrap();
+        let other = Key { hunt: 2, ..KEY };
+        let Turn::Yours(mut read) = mirror.load(other) else {
+            panic!("nobody else asked")
+        };
+        mirror.reset();
+        assert_eq!(held.try_recv(), Ok(()));
+        assert_eq!(mirror.get(KEY), None);
+        mirror.loaded(other, Ok(at(9)));
+        assert_eq!(read.try_recv().unwrap(), Ok(at(9)));
+        assert_eq!(
+            mirror.get(other),
+            None,
+            "it may have been read before the reset"
+        );
+        mirror.load(KEY);
+        mirror.loaded(KEY, Ok(at(3)));
+        assert_eq!(
+            mirror.get(KEY),
+            Some(at(3)),
+            "a sequence may be lower than before"
+        );
+        mirror.reload(KEY);
+        assert_eq!(mirror.get(KEY), None);
+    }
+
+    #[test]
     fn held_polls_are_woken_by_news_and_bounded() {
         let mut mirror = loaded(at(5));
         let mut held = mirror.hold(KEY).unwrap();
         mirror.apply(KEY, at(5));
         assert!(held.try_recv().is_err(), "the same state is no news");
-        let other = mirror.hold(KEY).unwrap();
+        let mut other = mirror.hold(KEY).unwrap();
         assert!(mirror.hold(KEY).is_none(), "two are held at most");
-        drop(other);
-        let again = mirror
+        other.close();
+        mirror.release(KEY);
+        assert_eq!(mirror.held(), 1);
+        let mut again = mirror
             .hold(KEY)
             .expect("a poll that has gone leaves its place");
-        mirror.release(KEY, again);
+        again.close();
+        mirror.release(KEY);
         assert_eq!(mirror.held(), 1);
         mirror.apply(KEY, at(6));
         assert_eq!(held.try_recv(), Ok(()));
+        assert_eq!(mirror.held(), 0);
+    }
+
+    #[test]
+    fn one_wallet_holds_a_bounded_number_of_polls() {
+        let mut mirror = Mirror::new(10, 1_000);
+        let Turn::Yours(_) = mirror.load(KEY) else {
+            panic!("nobody else asked")
+        };
+        mirror.loaded(KEY, Ok(at(5)));
+        let held: Vec<_> = (0..1_000).map_while(|_| mirror.hold(KEY)).collect();
+        assert_eq!(held.len(), HOLDS_PER_WALLET_MAX);
+    }
+
+    #[test]
+    fn a_held_poll_of_a_wallet_that_was_put_out_is_woken() {
+        let mut mirror = Mirror::new(1, 10);
+        for key in [KEY, Key { hunt: 2, ..KEY }] {
+            let Turn::Yours(_) = mirror.load(key) else {
+                panic!("nobody else asked")
+            };
+            mirror.loaded(key, Ok(at(5)));
+            if key == KEY {
+                std::mem::forget(mirror.hold(KEY));
+            }
+        }
+        assert_eq!((mirror.get(KEY), mirror.held()), (None, 1));
+        mirror.apply(KEY, at(6));
         assert_eq!(mirror.held(), 0);
     }
 

@@ -13,6 +13,12 @@ pub struct Key {
     pub player: PlayerId,
 }
 
+/// The most slots that are looked at to put one out. A million wallets that were all used would take as long as a
+/// thousand polls.
+const PROBES_MAX: usize = 64;
+/// Room in the map that is made at the start, in wallets, so that it never moves them all while polls wait: 2 MB touched.
+const ROOM_AT_START: usize = 1 << 20;
+
 #[derive(Debug)]
 struct Slot {
     key: Key,
@@ -37,7 +43,7 @@ impl Slots {
         let slots_max = slots_max.clamp(1, u32::MAX as usize);
         Self {
             slots: Vec::new(),
-            by_key: AHashMap::new(),
+            by_key: AHashMap::with_capacity(slots_max.min(ROOM_AT_START)),
             hand: 0,
             slots_max,
         }
@@ -49,6 +55,12 @@ impl Slots {
         let slot = &mut self.slots[*self.by_key.get(&key)? as usize];
         slot.used = true;
         Some(slot.wallet)
+    }
+
+    /// Whether the wallet is here.
+    #[must_use]
+    pub fn contains(&self, key: Key) -> bool {
+        self.by_key.contains_key(&key)
     }
 
     /// Takes a later state of a wallet that is here. Says whether it was later.
@@ -89,17 +101,24 @@ impl Slots {
             .insert(key, u32::try_from(index).unwrap_or(u32::MAX));
     }
 
-    /// The next slot that was not used since the hand last passed. Ends within two rounds, also when all are kept.
+    /// The next slot that was not used since the hand last passed; if there is none among the next [`PROBES_MAX`], the
+    /// first of those that is not kept, and if all are kept, one of them.
     fn victim(&mut self, keep: impl Fn(Key) -> bool) -> usize {
-        for _ in 0..self.slots.len() * 2 {
+        let mut spare = None;
+        for _ in 0..PROBES_MAX {
             let index = self.hand;
             self.hand = (self.hand + 1) % self.slots.len();
             let slot = &mut self.slots[index];
-            if !std::mem::take(&mut slot.used) && !keep(slot.key) {
+            let used = std::mem::take(&mut slot.used);
+            if keep(slot.key) {
+                continue;
+            }
+            if !used {
                 return index;
             }
+            spare = spare.or(Some(index));
         }
-        self.hand
+        spare.unwrap_or(self.hand)
     }
 
     /// Takes a wallet out.
@@ -116,6 +135,13 @@ impl Slots {
         if self.hand >= self.slots.len() {
             self.hand = 0;
         }
+    }
+
+    /// Takes every wallet out.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        self.by_key.clear();
+        self.hand = 0;
     }
 
     /// Wallets here.
@@ -174,6 +200,16 @@ mod tests {
                 && slots.get(key(3)).is_some()
                 && slots.get(key(9)).is_some()
         );
+    }
+
+    #[test]
+    fn a_large_set_that_was_all_used_is_not_walked_to_put_one_out() {
+        let mut slots = Slots::new(10_000);
+        (0..10_000).for_each(|n| slots.insert(key(n), Wallet::default(), |_| false));
+        slots.insert(key(10_000), Wallet::default(), |_| false);
+        let unused = slots.slots.iter().filter(|slot| !slot.used).count();
+        assert!(unused < PROBES_MAX, "{unused} slots were looked at");
+        assert_eq!(slots.len(), 10_000);
     }
 
     #[test]

@@ -19,11 +19,26 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// The most exports at a time. Each takes a thread of those that also read wallets, and one of the store's long reads,
+/// of which `verify` must find one free.
+pub const EXPORTS_MAX: usize = 3;
+/// The most events of the store that are taken in one turn of the event loop: some 100 µs.
+const EVENTS_PER_TURN: usize = 256;
 
 tokio::task_local! {
-    /// How long the request at hand has waited for the store, in microseconds. For `Server-Timing` and the cause of
-    /// slow requests.
-    pub(super) static STORE_WAIT_US: Cell<u64>;
+    /// What the request at hand has waited for.
+    pub(super) static WAITS: Waits;
+}
+
+/// What a request has waited for, for `Server-Timing`, the metrics and the cause of slow requests.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// The store.
+    pub(super) store: Cell<Duration>,
+    /// News: a held poll. Whoever asked wanted to wait, so it counts against nobody.
+    pub(super) held: Cell<Duration>,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
@@ -35,12 +50,20 @@ pub struct Hot {
     pub mirror: Mirror,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
+    /// How often all tokens were forgotten. What was asked about a token before must not be noted after.
+    forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
     poll_jitter: f64,
 }
 
 impl Hot {
+    /// Forgets every verified token, because one of them may open nothing any more.
+    pub fn forget_tokens(&mut self) {
+        self.tokens.clear();
+        self.forgotten += 1;
+    }
+
     /// When a client should poll next: jittered, and longer when the loop is behind.
     pub fn next_poll_ms(&mut self, load: &LoopLoad) -> u64 {
         let spread = 1.0 + self.poll_jitter * (self.random.random::<f64>() * 2.0 - 1.0);
@@ -64,6 +87,8 @@ pub struct App {
     pub load: LoopLoad,
     /// Sent as `x-instance-id`.
     pub instance_id: HeaderValue,
+    /// A turn for each export that is being written.
+    pub exports: Arc<Semaphore>,
     settings: RwLock<Arc<Settings>>,
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
@@ -92,6 +117,7 @@ impl App {
             tokens: TokenCache::new(settings.auth.token_cache_max),
             mirror: Mirror::new(settings.limits.wallets_max, settings.poll.held_max),
             hunts: HashMap::new(),
+            forgotten: 0,
             random: SmallRng::seed_from_u64(rand::random()),
             poll_interval_ms: settings.poll.interval_ms,
             poll_jitter: settings.poll.jitter,
@@ -101,6 +127,7 @@ impl App {
             metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
             load: LoopLoad::default(),
             instance_id,
+            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             settings: RwLock::new(Arc::new(settings)),
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
@@ -134,7 +161,7 @@ impl App {
         hot.poll_interval_ms = settings.poll.interval_ms;
         hot.poll_jitter = settings.poll.jitter;
         // A token that a removed key signed must not stay verified.
-        hot.tokens.clear();
+        hot.forget_tokens();
         drop(hot);
         *self
             .settings
@@ -159,8 +186,18 @@ impl App {
         matches!(self.store.health(), Health::Down(_))
     }
 
-    /// Takes what the store tells.
-    pub fn take_events(&self, events: Vec<FeedEvent>) {
+    /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
+    pub async fn follow(&self, mut events: Vec<FeedEvent>) {
+        while events.len() > EVENTS_PER_TURN {
+            let rest = events.split_off(EVENTS_PER_TURN);
+            self.take_events(events);
+            events = rest;
+            tokio::task::yield_now().await;
+        }
+        self.take_events(events);
+    }
+
+    fn take_events(&self, events: Vec<FeedEvent>) {
         let mut hot = self.hot();
         for event in events {
             match event {
@@ -170,9 +207,15 @@ impl App {
                     wallet,
                 } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
+                FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
+                FeedEvent::Reset { .. } => {
+                    // Numbers of players and hunts may be others now, too.
+                    hot.tokens.clear();
+                    hot.mirror.reset();
+                }
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
-                    hot.tokens.clear();
+                    hot.forget_tokens();
                     let numbers: Vec<u32> =
                         hot.hunts.values().map(|live| live.hunt.number).collect();
                     hot.mirror.erase(player, numbers.into_iter());
@@ -234,9 +277,9 @@ impl App {
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let token = bearer(headers)?;
         let now = self.store.now();
-        let claims = {
+        let (claims, forgotten) = {
             let mut hot = self.hot();
-            match hot.tokens.get(token.as_bytes(), now) {
+            let claims = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
                     if let Some(player) = entry.slot {
                         return Ok(Caller {
@@ -251,7 +294,8 @@ impl App {
                     hot.tokens.insert(token.as_bytes(), claims.clone(), None);
                     claims
                 }
-            }
+            };
+            (claims, hot.forgotten)
         };
         let opening = Opening {
             name: claims.player.clone(),
@@ -269,9 +313,14 @@ impl App {
                 "the player was erased after this token was issued",
             ));
         };
-        if let Some(entry) = self.hot().tokens.get(token.as_bytes(), now) {
+        let mut hot = self.hot();
+        // An erasure since then may be of this player, whose number the token must not open again.
+        if hot.forgotten == forgotten
+            && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
+        {
             entry.slot = Some(player);
         }
+        drop(hot);
         Ok(Caller {
             name: claims.player,
             player,
@@ -377,9 +426,8 @@ fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
 }
 
 fn note_store_wait(waited: Duration) {
-    let us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
     // Outside a request (in a task of its own) there is nobody to tell.
-    let _ = STORE_WAIT_US.try_with(|sum| sum.set(sum.get().saturating_add(us)));
+    let _ = WAITS.try_with(|waits| waits.store.set(waits.store.get() + waited));
 }
 
 async fn waited<T>(

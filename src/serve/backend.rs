@@ -1,6 +1,6 @@
 //! What stands behind the front of `trove serve`.
 
-use super::app::{App, STORE_WAIT_US};
+use super::app::{App, WAITS, Waits};
 use super::problem::{PROBLEM_JSON, Problem};
 use super::{bulk, health, hunts, players, poll};
 use crate::front::{self, Answer, Backend, Head, Origin};
@@ -10,13 +10,12 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
-use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tower::ServiceExt;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 /// A turn of the event loop longer than this is logged.
 const SLOW_TURN: Duration = Duration::from_millis(10);
@@ -81,12 +80,13 @@ pub(super) async fn method_not_allowed() -> Problem {
 }
 
 fn cors_layer(origins: &[String]) -> CorsLayer {
-    let origins: Vec<HeaderValue> = origins
-        .iter()
-        .filter_map(|origin| origin.parse().ok())
-        .collect();
+    let allowed = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok()))
+    };
     CorsLayer::new()
-        .allow_origin(origins)
+        .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers([
             header::AUTHORIZATION,
@@ -163,29 +163,23 @@ impl Backend for AppBackend {
         let app = self.app.clone();
         let answer = async move {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
-            let store = Duration::from_micros(STORE_WAIT_US.with(Cell::get));
-            finish(
-                &app,
-                response,
-                route,
-                arrived,
-                store,
-                traceparent.as_deref(),
-            )
+            let (store, held) = WAITS.with(|waits| (waits.store.get(), waits.held.get()));
+            let took = arrived.elapsed().saturating_sub(held);
+            finish(&app, response, route, took, store, traceparent.as_deref())
         };
         Watched {
-            answer: Box::pin(STORE_WAIT_US.scope(Cell::new(0), answer)),
+            answer: Box::pin(WAITS.scope(Waits::default(), answer)),
             route,
         }
     }
 }
 
-/// Adds what every answer carries, and counts it.
+/// Adds what every answer carries, and counts it. `took` is without what the client wished to wait.
 fn finish(
     app: &App,
     mut response: Response,
     route: Route,
-    arrived: Instant,
+    took: Duration,
     store: Duration,
     traceparent: Option<&str>,
 ) -> Response {
@@ -195,21 +189,22 @@ fn finish(
         response = Problem::new(status.as_u16(), "bad_request", "the request cannot be read")
             .into_response();
     }
-    let took = arrived.elapsed();
-    // A held poll was waiting for news, not for us.
-    let held = route == Route::Poll && response.headers().contains_key("preference-applied");
-    if !held {
-        app.metrics.request(route, status.as_u16(), took, store);
-        if took >= crate::metrics::SLOW {
-            let (took_ms, store_ms) = (took.as_millis(), store.as_millis());
-            tracing::warn!(
-                route = route.as_str(),
-                took_ms,
-                store_ms,
-                traceparent,
-                "a slow request"
-            );
-        }
+    app.metrics.request(route, status.as_u16(), took, store);
+    if took >= crate::metrics::SLOW {
+        let (took_ms, store_ms) = (took.as_millis(), store.as_millis());
+        tracing::warn!(
+            route = route.as_str(),
+            took_ms,
+            store_ms,
+            traceparent,
+            "a slow request"
+        );
+    }
+    if route == Route::Poll && status.as_u16() >= 400 {
+        // Also a client that is refused is told when to come again.
+        let next_poll_ms = app.hot().next_poll_ms(&app.load);
+        let fields = response.headers_mut();
+        fields.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
     }
     let mut timing = Vec::with_capacity(48);
     timing.extend_from_slice(b"app;dur=");

@@ -2,13 +2,13 @@
 
 use super::json::off_loop;
 use super::problem::Problem;
-use crate::game::hunt::Hunt;
+use crate::game::hunt::{Hunt, HuntSpec};
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 /// The most selections of fields (`?fields=`) that are kept prepared for one hunt.
 pub const SELECTIONS_MAX: usize = 8;
@@ -16,6 +16,11 @@ pub const SELECTIONS_MAX: usize = 8;
 const BROTLI_QUALITY: u32 = 5;
 /// Brotli's window, as a power of two.
 const BROTLI_WINDOW: u32 = 22;
+
+/// Hunts with more treasures than this are freed on another thread.
+const TREASURES_FREED_INLINE: usize = 500;
+/// A turn for whoever prepares a catalogue.
+static PREPARING: Semaphore = Semaphore::const_new(1);
 
 /// Fields of a treasure that a client can select. The id always comes along.
 pub const FIELDS: [&str; 6] = ["id", "name", "coins", "lat", "lon", "repeatable"];
@@ -121,9 +126,37 @@ impl LiveHunt {
         };
         let hunt = self.hunt.clone();
         let prepared = cell
-            .get_or_try_init(|| off_loop(move || Arc::new(prepare(&hunt, selection))))
+            .get_or_try_init(|| async {
+                // One at a time: whoever asks for all selections in turn must not take every thread.
+                let turn = PREPARING.acquire().await;
+                let prepared = off_loop(move || Arc::new(prepare(&hunt, selection))).await;
+                drop(turn);
+                prepared
+            })
             .await?;
         Ok(prepared.clone())
+    }
+}
+
+impl Drop for LiveHunt {
+    /// A hunt of a hundred thousand treasures takes tens of milliseconds to free, and the event loop may be the last to
+    /// let go of one that was replaced.
+    fn drop(&mut self) {
+        if self.hunt.spec.treasures.len() > TREASURES_FREED_INLINE
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let spec = &self.hunt.spec;
+            let nothing = HuntSpec {
+                id: spec.id.clone(),
+                name: String::new(),
+                window_ms: spec.window_ms,
+                opens_at: None,
+                closes_at: None,
+                treasures: Vec::new(),
+            };
+            let hunt = std::mem::replace(&mut self.hunt, Arc::new(Hunt::new(0, nothing)));
+            runtime.spawn_blocking(move || drop(hunt));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Hunts: the public catalogue, and what operators do with a whole hunt.
 
-use super::app::App;
+use super::app::{App, EXPORTS_MAX};
 use super::catalogue::Selection;
 use super::json;
 use super::openapi::{HuntAnswer, HuntListed, HuntsAnswer, ProblemDocument, ReinstateAnswer};
@@ -348,6 +348,7 @@ pub struct ExportQuery {
         (status = 200, description = "One line a wallet, each followed by its entries"),
         (status = 404, description = "no_such_hunt", body = ProblemDocument),
         (status = 422, description = "bad_parameter", body = ProblemDocument),
+        (status = 503, description = "too_many_exports", body = ProblemDocument),
     ),
     security(("admin" = [])))]
 pub async fn export(
@@ -370,11 +371,20 @@ pub(super) async fn stream_export(
     let format = ExportFormat::parse(format.unwrap_or("jsonl"))
         .ok_or_else(|| Problem::parameter("format", "must be jsonl or csv"))?;
     let live = app.hunt(hunt)?;
+    let turn = app.exports.clone().try_acquire_owned().map_err(|_| {
+        Problem::unavailable(
+            "too_many_exports",
+            format!("{EXPORTS_MAX} exports are under way; try again when one is done"),
+        )
+    })?;
     let rows = app
         .ask(StoreCommand::Export, app.store.export(&live.hunt.spec.id))
         .await?;
     let (sender, receiver) = mpsc::channel(4);
-    tokio::task::spawn_blocking(move || write_rows(rows, format, &sender));
+    tokio::task::spawn_blocking(move || {
+        write_rows(rows, format, &sender);
+        drop(turn);
+    });
     let frames = futures_util::stream::unfold(receiver, |mut receiver| async move {
         let next: Result<Bytes, StoreError> = receiver.recv().await?;
         Some((next.map(Frame::data), receiver))

@@ -2,7 +2,8 @@
 
 use super::problem::Problem;
 use axum::body::Body;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body::Body as _;
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
 
@@ -10,16 +11,28 @@ use serde_path_to_error::{Path, Segment};
 ///
 /// # Errors
 /// 413 past the limit, 400 when the body breaks off.
-pub async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
-    match Limited::new(body, bytes_max).collect().await {
-        Ok(whole) => Ok(whole.to_bytes().into()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Problem::new(
-            413,
-            "body_too_large",
-            format!("the body is longer than the {bytes_max} bytes that are taken here"),
-        )),
-        Err(_) => Err(Problem::new(400, "body_incomplete", "the body broke off")),
+pub async fn read(mut body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
+    // Piece by piece into memory that is reserved but not touched: gathered first and joined at the end, 8 MiB would hold
+    // the event loop for milliseconds.
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let reserved = usize::try_from(announced).unwrap_or(usize::MAX);
+    let mut bytes = Vec::with_capacity(reserved.min(bytes_max));
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_| Problem::new(400, "body_incomplete", "the body broke off"))?;
+        let Some(piece) = frame.data_ref() else {
+            continue;
+        };
+        if bytes.len() + piece.len() > bytes_max {
+            return Err(Problem::new(
+                413,
+                "body_too_large",
+                format!("the body is longer than the {bytes_max} bytes that are taken here"),
+            ));
+        }
+        bytes.extend_from_slice(piece);
     }
+    Ok(bytes)
 }
 
 /// Parses JSON, using `bytes` as scratch space.

@@ -1,12 +1,13 @@
 //! `trove serve`: the HTTP routes, and the life of the process that answers them.
 //!
-//! - [`run`]: start, signals, draining, stop.
+//! - [`mod@run`]: start, signals, draining, stop.
 //! - [`backend`]: what stands behind the front: the poll from memory, and for everything else axum's router.
 //! - [`app`]: what all requests share.
-//! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes.
+//! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
+//!   `poll_body` the poll's answer.
 //! - [`ops`]: the operations listener; [`socket`]: the Unix socket through which `verify` and `export` ask a running
 //!   server.
-//! - [`problem`]: what is said when something is wrong; [`json`]: reading bodies; [`openapi`]: the document.
+//! - [`problem`]: what is said when something is wrong; [`json`]: reading bodies; [`mod@openapi`]: the document.
 //! - [`demo`]: the demo's hunt and its simulated players.
 
 pub mod app;
@@ -23,6 +24,7 @@ pub mod openapi;
 pub mod ops;
 pub mod players;
 pub mod poll;
+mod poll_body;
 pub mod problem;
 pub mod run;
 pub mod socket;

@@ -3,6 +3,7 @@
 use super::app::App;
 use super::backend::{method_not_allowed, not_found};
 use super::health;
+use super::json::off_loop;
 use crate::front;
 use crate::metrics::Gauges;
 use axum::Router;
@@ -35,8 +36,12 @@ pub fn backend(app: Arc<App>, gauges: ReadGauges) -> front::ServiceBackend<Route
 
 async fn metrics(State(ops): State<Ops>) -> Response {
     let hunts = ops.app.store.hunts().await.unwrap_or_default();
-    let text = ops.app.metrics.text(&hunts, (ops.gauges)());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+    let gauges = (ops.gauges)();
+    // Some thousand lines, and more with every hunt: not on the event loop.
+    match off_loop(move || ops.app.metrics.text(&hunts, gauges)).await {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(problem) => problem.into_response(),
+    }
 }
 
 async fn health_of(State(ops): State<Ops>) -> Response {

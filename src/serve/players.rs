@@ -436,7 +436,7 @@ pub async fn erase(
     let name = PlayerName::new(&player).map_err(|error| Problem::parameter("player", error))?;
     let erasure = app.ask(StoreCommand::Erase, app.store.erase(&name)).await?;
     // The feed will say so too; but when this is answered, no token may open anything here.
-    app.hot().tokens.clear();
+    app.hot().forget_tokens();
     let answer = super::openapi::EraseAnswer {
         existed: erasure.existed,
         revoked: erasure.revoked,

@@ -4,13 +4,13 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, strip_bearer};
+use super::app::{App, Caller, Hot, WAITS, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
+use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
 use crate::front::{Answer, Head};
-use crate::game::Millis;
-use crate::game::entry::{Change, Entry, ExpiryReason, Find};
+use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
 use crate::game::wallet::Wallet;
 use crate::metrics::{Route, StoreCommand};
@@ -21,109 +21,10 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// The longest hold (RFC 7240 `Prefer: wait`), in seconds.
 pub const WAIT_S_MAX: u64 = 55;
-
-/// What an answer shows besides the wallet.
-#[derive(Default)]
-struct Shown<'a> {
-    credits: Vec<&'a Find>,
-    expiries: Vec<(&'a Find, ExpiryReason)>,
-    reset: bool,
-    gap: bool,
-    stale: bool,
-}
-
-impl<'a> Shown<'a> {
-    fn take(&mut self, entries: impl Iterator<Item = &'a Entry>) {
-        for entry in entries {
-            match &entry.change {
-                Change::Credit(find) | Change::Reinstate(find) => self.credits.push(find),
-                Change::Expire(find, reason) => self.expiries.push((find, *reason)),
-                Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) => {}
-            }
-        }
-    }
-}
-
-/// What both ways of answering know.
-struct Facts<'a> {
-    hunt: &'a str,
-    player: &'a str,
-    wallet: Wallet,
-    cursor: Cursor,
-    now: Millis,
-    next_poll_ms: u64,
-}
-
-/// Writes the answer's body. Ids and names consist of characters that JSON needs no escape for.
-fn write_body(out: &mut Vec<u8>, facts: &Facts<'_>, shown: &Shown<'_>) {
-    let mut digits = itoa::Buffer::new();
-    let mut number = |out: &mut Vec<u8>, n: u64| out.extend_from_slice(digits.format(n).as_bytes());
-    out.extend_from_slice(b"{\"hunt\":\"");
-    out.extend_from_slice(facts.hunt.as_bytes());
-    out.extend_from_slice(b"\",\"player\":\"");
-    out.extend_from_slice(facts.player.as_bytes());
-    out.extend_from_slice(b"\",\"balance\":");
-    number(out, facts.wallet.balance);
-    out.extend_from_slice(b",\"credited\":");
-    number(out, shown.credits.iter().map(|find| find.coins).sum());
-    out.extend_from_slice(b",\"finds\":[");
-    for (nth, find) in shown.credits.iter().enumerate() {
-        write_find(out, nth, find);
-        out.push(b'}');
-    }
-    out.extend_from_slice(b"],\"expired\":[");
-    for (nth, (find, reason)) in shown.expiries.iter().enumerate() {
-        write_find(out, nth, find);
-        out.extend_from_slice(match reason {
-            ExpiryReason::Window => b",\"reason\":\"window\"}".as_slice(),
-            ExpiryReason::StoreOutage => b",\"reason\":\"store_outage\"}".as_slice(),
-        });
-    }
-    out.extend_from_slice(b"],\"pending\":");
-    number(out, facts.wallet.pending_coins);
-    out.extend_from_slice(b",\"cursor\":\"");
-    facts.cursor.write(out);
-    out.extend_from_slice(b"\",\"server_time\":");
-    number(out, facts.now);
-    out.extend_from_slice(b",\"next_poll_ms\":");
-    number(out, facts.next_poll_ms);
-    for (flag, name) in [
-        (shown.reset, "reset"),
-        (shown.gap, "gap"),
-        (shown.stale, "stale"),
-    ] {
-        if flag {
-            out.extend_from_slice(b",\"");
-            out.extend_from_slice(name.as_bytes());
-            out.extend_from_slice(b"\":true");
-        }
-    }
-    out.push(b'}');
-}
-
-fn write_find(out: &mut Vec<u8>, nth: usize, find: &Find) {
-    let mut digits = itoa::Buffer::new();
-    if nth > 0 {
-        out.push(b',');
-    }
-    out.extend_from_slice(b"{\"id\":\"");
-    out.extend_from_slice(find.id.as_str().as_bytes());
-    match &find.treasure {
-        Some(treasure) => {
-            out.extend_from_slice(b"\",\"treasure\":\"");
-            out.extend_from_slice(treasure.as_str().as_bytes());
-            out.push(b'"');
-        }
-        None => out.extend_from_slice(b"\",\"treasure\":null"),
-    }
-    out.extend_from_slice(b",\"coins\":");
-    out.extend_from_slice(digits.format(find.coins).as_bytes());
-    out.extend_from_slice(b",\"found_at\":");
-    out.extend_from_slice(digits.format(find.found_at).as_bytes());
-}
 
 /// Writes milliseconds with microsecond digits.
 pub fn write_ms(out: &mut Vec<u8>, took: Duration) {
@@ -237,13 +138,14 @@ struct Ask {
 impl Ask {
     fn read(request: &Request<Body>) -> Result<Self, Problem> {
         let headers = request.headers();
+        let collect = request.method() != Method::HEAD;
         Ok(Self {
             since: since(request.uri().query())?,
             matched: headers
                 .get(header::IF_NONE_MATCH)
                 .and_then(|v| Cursor::from_if_none_match(v.as_bytes())),
-            wait: wait(headers),
-            collect: request.method() != Method::HEAD,
+            wait: wait(headers).filter(|_| collect),
+            collect,
         })
     }
 
@@ -291,7 +193,7 @@ pub async fn poll(
     Path(hunt): Path<String>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let caller = app.caller(request.headers()).await?;
+    let mut caller = app.caller(request.headers()).await?;
     let ask = Ask::read(&request)?;
     let live = app.playable_hunt(&hunt)?;
     let key = Key {
@@ -299,10 +201,7 @@ pub async fn poll(
         player: caller.player,
     };
     let mut wallet = app.wallet(&live, key).await?;
-    let mut deadline = ask
-        .wait
-        .filter(|_| ask.collect)
-        .map(|wait| Instant::now() + wait);
+    let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
     let seen = ask.named().unwrap_or(Cursor {
         epoch: app.store.epoch(),
@@ -322,27 +221,49 @@ pub async fn poll(
             // Once more, for an answer of now.
             deadline = None;
         }
+        // The player may have been erased meanwhile, or the token have run out.
+        caller = app.caller(request.headers()).await?;
         wallet = app.wallet(&live, key).await?;
     }
 }
 
 /// Holds the poll until the wallet changes. Says whether it did.
 async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
-    let receiver = {
+    let held = {
         let mut hot = app.hot();
         if hot.mirror.get(key).is_some_and(|wallet| wallet.seq != seq) {
             return true;
         }
         hot.mirror.hold(key)
     };
-    let Some(mut receiver) = receiver else {
+    let Some(receiver) = held else {
         return false;
     };
-    let woken = tokio::time::timeout_at(deadline.into(), &mut receiver).await;
-    if woken.is_err() {
-        app.hot().mirror.release(key, receiver);
-    }
+    let mut held = Held {
+        app,
+        key,
+        receiver,
+        began: Instant::now(),
+    };
+    let woken = tokio::time::timeout_at(deadline.into(), &mut held.receiver).await;
     matches!(woken, Ok(Ok(()))) && !app.is_draining()
+}
+
+/// A poll's place among those that are held, given back also when the client has gone.
+struct Held<'a> {
+    app: &'a App,
+    key: Key,
+    receiver: oneshot::Receiver<()>,
+    began: Instant,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Closed, it is no longer among those that are to be woken.
+        self.receiver.close();
+        self.app.hot().mirror.release(self.key);
+        let _ = WAITS.try_with(|waits| waits.held.set(waits.held.get() + self.began.elapsed()));
+    }
 }
 
 /// An answer, and whether it shows anything that was collected.
@@ -360,7 +281,7 @@ async fn answer(
     wallet: &mut Wallet,
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
-    let shown_before = wallet.shown_seq;
+    let before = *wallet;
     let mut credited = None;
     if ask.collect && wallet.pending_finds > 0 {
         let wait = Duration::from_millis(settings.poll.credit_wait_ms);
@@ -371,6 +292,17 @@ async fn answer(
             credited = Some(done);
         }
     }
+    // Others may have credited between the wallet that was looked at and this credit: up to here the wallet has entries
+    // that neither knows of.
+    let unknown_to = credited.as_ref().map_or(0, |credited| {
+        let first = credited.entries.first();
+        let known_from = first.map_or(credited.wallet.seq, |entry| entry.seq - 1);
+        if known_from > before.seq {
+            known_from
+        } else {
+            0
+        }
+    });
     let epoch = app.store.epoch();
     let cursor = Cursor {
         epoch,
@@ -387,7 +319,7 @@ async fn answer(
             (entries, _) = recent(app, live, key, 0..wallet.seq, settings.poll.recent_max).await?;
             shown.take(entries.iter());
         }
-        Some(named) if named.seq < shown_before => {
+        Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
             (entries, shown.gap) = recent(
                 app,
                 live,
@@ -476,3 +408,7 @@ async fn recent(
     entries.reverse();
     Ok((entries, more))
 }
+
+#[cfg(test)]
+#[path = "poll_tests.rs"]
+mod tests;

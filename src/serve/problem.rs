@@ -148,6 +148,7 @@ impl From<StoreError> for Problem {
             StoreError::NoSuchHunt => Self::no_such_hunt(),
             StoreError::Busy => Self::unavailable("store_busy", error.to_string()),
             StoreError::Full => Self::unavailable("store_full", error.to_string()),
+            StoreError::FeedFull => Self::unavailable("feed_full", error.to_string()),
             StoreError::Unavailable(_) => {
                 Self::unavailable("store_unavailable", "the store is out of reach")
             }

@@ -122,6 +122,7 @@ async fn serve(
         on_fatal: Box::new(move |reason| drop(broke.try_send(reason.to_owned()))),
     };
     let store = Arc::new(EmbeddedStore::open(options)?);
+    store.answer_on(&tokio::runtime::Handle::current());
     let socket_path = || dir.join(socket::SOCKET_NAME);
     let unix = socket::listen(dir).map_err(|source| ServeError::Socket {
         path: socket_path(),
@@ -155,6 +156,7 @@ async fn serve(
                 wallets: hot.mirror.len(),
                 held: hot.mirror.held(),
                 connections: front.connections(),
+                front: front.counters().into(),
                 batches: store.writer_stats().batches.load(Ordering::Relaxed),
                 syncs: store.disk().syncs.load(Ordering::Relaxed),
             }
@@ -232,7 +234,7 @@ async fn follow(app: &Arc<App>) {
         let app = app.clone();
         tokio::spawn(async move {
             while let Some(events) = feed.recv().await {
-                app.take_events(events);
+                app.follow(events).await;
             }
         });
     }

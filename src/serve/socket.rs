@@ -20,11 +20,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
-use tokio::net::UnixListener;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 /// The socket's name in the store's directory.
 pub const SOCKET_NAME: &str = "trove.sock";
+
+/// How long to wait after a connection could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A path to `name` in a directory that is open, short however long the directory's own path is.
 #[must_use]
@@ -53,7 +57,7 @@ pub fn listen(dir: &FilePath) -> io::Result<UnixListener> {
 /// Serves the socket until draining.
 ///
 /// # Errors
-/// When it cannot be accepted from.
+/// Limits that contradict each other.
 pub async fn serve(
     app: Arc<App>,
     listener: UnixListener,
@@ -83,8 +87,8 @@ pub async fn serve(
                 let _ = changed;
                 break;
             }
-            accepted = listener.accept() => {
-                if let Ok(connection) = Connection::admit(&front, accepted?.0, peer) {
+            stream = accept(&listener) => {
+                if let Ok(connection) = Connection::admit(&front, stream, peer) {
                     tokio::spawn(connection);
                 }
             }
@@ -93,6 +97,17 @@ pub async fn serve(
     front.enter(Phase::Draining);
     clock.abort();
     Ok(())
+}
+
+/// The next connection. What goes wrong is the want of a descriptor, say, which another connection will give back.
+async fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => tracing::warn!(%error, "cannot accept on the store's socket"),
+        }
+        tokio::time::sleep(ACCEPT_RETRY).await;
+    }
 }
 
 async fn verify(

@@ -6,8 +6,8 @@
 //! backwards of that size is not followed until the next start.
 
 use crate::game::Millis;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A difference between the wall clock and the store's clock beyond this is a step, in milliseconds (rule 3).
@@ -19,6 +19,15 @@ pub trait TimeSource: Send + Sync + 'static {
     fn wall_ms(&self) -> Millis;
     /// Milliseconds that have passed since any fixed moment; never runs backwards.
     fn monotonic_ms(&self) -> Millis;
+    /// Both at one moment, or nearly so: the monotonic one first, then the wall clock.
+    fn both_ms(&self) -> (Millis, Millis) {
+        (self.monotonic_ms(), self.wall_ms())
+    }
+    /// How long ago that was, in milliseconds. Apart from the clocks, so that a test that moves time does not look like a
+    /// store that hung.
+    fn elapsed_ms(&self, since: Instant) -> u64 {
+        u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The machine's clocks.
@@ -46,40 +55,64 @@ impl TimeSource for SystemTimeSource {
 
 /// A clock that tests move.
 #[derive(Debug)]
-pub struct ManualTime {
-    wall: AtomicU64,
-    monotonic: AtomicU64,
+pub struct ManualTime(Mutex<Manual>);
+
+#[derive(Debug)]
+struct Manual {
+    wall: Millis,
+    monotonic: Millis,
+    hung: u64,
 }
 
 impl ManualTime {
     /// Starts at `wall` milliseconds since the epoch.
     #[must_use]
     pub fn new(wall: Millis) -> Self {
-        Self {
-            wall: AtomicU64::new(wall),
-            monotonic: AtomicU64::new(0),
-        }
+        Self(Mutex::new(Manual {
+            wall,
+            monotonic: 0,
+            hung: 0,
+        }))
+    }
+
+    fn clocks(&self) -> MutexGuard<'_, Manual> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets time pass, in milliseconds.
     pub fn advance(&self, ms: u64) {
-        self.monotonic.fetch_add(ms, Ordering::SeqCst);
-        self.wall.fetch_add(ms, Ordering::SeqCst);
+        let mut clocks = self.clocks();
+        clocks.monotonic += ms;
+        clocks.wall += ms;
+    }
+
+    /// Lets the store seem to have hung for so many milliseconds, whenever it looks.
+    pub fn set_hung(&self, ms: u64) {
+        self.clocks().hung = ms;
     }
 
     /// Sets the wall clock without any time passing.
     pub fn set_wall(&self, wall: Millis) {
-        self.wall.store(wall, Ordering::SeqCst);
+        self.clocks().wall = wall;
     }
 }
 
 impl TimeSource for ManualTime {
     fn wall_ms(&self) -> Millis {
-        self.wall.load(Ordering::SeqCst)
+        self.clocks().wall
     }
 
     fn monotonic_ms(&self) -> Millis {
-        self.monotonic.load(Ordering::SeqCst)
+        self.clocks().monotonic
+    }
+
+    fn both_ms(&self) -> (Millis, Millis) {
+        let clocks = self.clocks();
+        (clocks.monotonic, clocks.wall)
+    }
+
+    fn elapsed_ms(&self, _: Instant) -> u64 {
+        self.clocks().hung
     }
 }
 
@@ -107,8 +140,9 @@ impl StoreClock {
     /// A clock that gives no time before `not_before`: the last one that the store has on record.
     #[must_use]
     pub fn new(source: Arc<dyn TimeSource>, not_before: Millis) -> Self {
-        let start = source.wall_ms().max(not_before);
-        let offset = AtomicU64::new(start.saturating_sub(source.monotonic_ms()));
+        let (monotonic, wall) = source.both_ms();
+        let start = wall.max(not_before);
+        let offset = AtomicU64::new(start.saturating_sub(monotonic));
         Self {
             source,
             offset,
@@ -118,19 +152,27 @@ impl StoreClock {
 
     /// Milliseconds since the epoch; never less than before.
     pub fn now(&self) -> Millis {
-        let now = self.source.monotonic_ms() + self.offset.load(Ordering::Relaxed);
+        self.at(self.source.monotonic_ms())
+    }
+
+    fn at(&self, monotonic: Millis) -> Millis {
+        let now = monotonic + self.offset.load(Ordering::Relaxed);
         self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+
+    /// How long ago that was, in milliseconds.
+    pub fn elapsed_ms(&self, since: Instant) -> u64 {
+        self.source.elapsed_ms(since)
     }
 
     /// Follows the wall clock. To be called about once a second, by one thread.
     pub fn steer(&self) -> Steered {
-        let wall = self.source.wall_ms();
-        let now = self.now();
+        // Read together: time that passes between two readings must not look like a difference between the clocks.
+        let (monotonic, wall) = self.source.both_ms();
+        let now = self.at(monotonic);
         let follow = || {
-            self.offset.store(
-                wall.saturating_sub(self.source.monotonic_ms()),
-                Ordering::Relaxed,
-            )
+            self.offset
+                .store(wall.saturating_sub(monotonic), Ordering::Relaxed);
         };
         if wall > now + STEP_MS {
             follow();
@@ -182,6 +224,35 @@ mod tests {
         time.set_wall(1_004_000);
         assert_eq!(clock.steer(), Steered::Close);
         assert_eq!(clock.now(), 1_004_000);
+    }
+
+    /// Time passes between any two readings of it.
+    struct Restless(ManualTime);
+
+    impl TimeSource for Restless {
+        fn wall_ms(&self) -> Millis {
+            self.0.advance(6_000);
+            self.0.wall_ms()
+        }
+        fn monotonic_ms(&self) -> Millis {
+            self.0.advance(6_000);
+            self.0.monotonic_ms()
+        }
+        fn both_ms(&self) -> (Millis, Millis) {
+            self.0.advance(6_000);
+            self.0.both_ms()
+        }
+    }
+
+    #[test]
+    fn time_that_passes_while_the_clocks_are_read_is_no_step_and_stops_nothing() {
+        let time = Arc::new(Restless(ManualTime::new(1_000_000)));
+        let clock = StoreClock::new(time, 0);
+        for _ in 0..10 {
+            let before = clock.now();
+            assert_eq!(clock.steer(), Steered::Close);
+            assert_eq!(clock.now(), before + 12_000);
+        }
     }
 
     #[test]

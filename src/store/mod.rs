@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod embedded;
+pub mod redis;
 
 use crate::game::Millis;
 use crate::game::audit::Sums;
@@ -34,6 +35,10 @@ pub enum StoreError {
     /// The disk is full; nothing was done.
     #[error("the store's disk is full")]
     Full,
+    /// The store's event log holds as much as it may; no new finds are taken until some of it is archived or the cap is
+    /// raised. Nothing was done.
+    #[error("the store's feed holds as many bytes as it may")]
+    FeedFull,
     /// The store cannot be reached; nothing was done.
     #[error("the store is out of reach: {0}")]
     Unavailable(String),
@@ -191,6 +196,19 @@ pub enum FeedEvent {
         /// The number that the player had.
         player: PlayerId,
     },
+    /// Something happened to a wallet that this version does not understand: it must be read again.
+    Reload {
+        /// The hunt's number.
+        hunt: u32,
+        /// The player.
+        player: PlayerId,
+    },
+    /// What was told before may no longer be so: history may have been cut, or some of it was missed. Every wallet must be
+    /// read again.
+    Reset {
+        /// The epoch now.
+        epoch: u64,
+    },
 }
 
 /// A store's state as far as those who answer requests need it.
@@ -270,6 +288,7 @@ pub trait Store: Send + Sync + 'static {
     /// Proves conservation from the ledger and the wallets, of one hunt or of all, each as of one moment.
     fn verify(&self, hunt: Option<&HuntId>) -> Reply<Vec<HuntAudit>>;
 
-    /// What changes from now on, in batches. There is one feed; it is handed out once.
+    /// What changes from now on, in batches. There is one feed; it is handed out once. Whoever takes it must keep reading
+    /// (or drop it), and must not await a write of the store while it does not: a feed that is full holds up all writes.
     fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>>;
 }

@@ -5,7 +5,7 @@
 //!
 //! | tag | what shares it |
 //! |---|---|
-//! | a partition's (see [`Partitions`]) | feed, wallets, what is due, totals, generations, players |
+//! | a partition's (see [`Partitions`]) | feed, state (epoch, generations, totals), wallets, what is due, players |
 //! | `<hunt>` | the hunt's board and its guard |
 //! | `<hunt>/<treasure>` | a limited treasure's supply, claims and outbox |
 //! | `store`, `hunts` | the store's identity and its leases; the hunts and their documents |
@@ -76,7 +76,9 @@ impl Keys {
     }
 
     /// **The store's identity**. HASH, one: `identity` (random, written once), `schema` (the version of the layout),
-    /// `partitions` (their number), `created_ms`. A handful of fields. Missing or different: this is not the store that
+    /// `partitions` (their number), `created_ms`; `secret` (keys the digests of erased names); `epoch` (the partitions'
+    /// follow it) and `replid` (the server's replication id in that epoch); `alive_ms` (when an instance last was known to
+    /// be up), `accepted_ms` (when an operator last accepted the store). Missing or different: this is not the store that
     /// the reader knew.
     pub fn identity(&self) -> String {
         format!("{}{{store}}identity", self.prefix)
@@ -89,8 +91,9 @@ impl Keys {
         format!("{}{{store}}lease:{name}", self.prefix)
     }
 
-    /// **The hunts**. HASH, one: hunt → its state (draft, open, closed, archived), generation, and its document's
-    /// version. About 100 bytes a hunt; archived ones stay, as their ids are not used again.
+    /// **The hunts**. HASH, one: `h:<hunt>` → its number and generation; `l:<hunt>` → a token and a time while somebody
+    /// changes the hunt; `next` → the next number. About 100 bytes a hunt; archived ones stay, as their ids are not used
+    /// again.
     pub fn hunts(&self) -> String {
         format!("{}{{hunts}}all", self.prefix)
     }
@@ -166,10 +169,16 @@ impl PartitionKeys<'_> {
         self.of("feed", &[])
     }
 
-    /// **The epoch**. STRING: an integer, raised by compare-and-set when the partition's history may have been cut. Every
-    /// script carries the epoch that its caller believes in and refuses another.
-    pub fn epoch(&self) -> String {
-        self.of("epoch", &[])
+    /// **The partition's state**. HASH, one, read and written by every script with one command each: `epoch` (raised by
+    /// compare-and-set when history may have been cut; every script carries the epoch that its caller believes in and
+    /// refuses another), `at` (counter and time of the feed's last entry), `forgotten` (the feed's position up to which ids
+    /// past their time were forgotten); and for each hunt, with its number behind the letter: `g`, its generation, which the
+    /// scripts that record compare with their caller's (`~` and a token while it changes), and `h`, what the partition's
+    /// ledger comes to: recorded, credited, expired, pending and revoked coins, pending finds, and the coins that other
+    /// partitions lent it to record, or less what it lent. Numbers that are read and written together are packed into one
+    /// field (MessagePack): that halves what a script costs.
+    pub fn state(&self) -> String {
+        self.of("s", &[])
     }
 
     /// **The fence**. STRING: whatever was written last before a `WAIT`, which then covers all earlier writes of the
@@ -178,23 +187,32 @@ impl PartitionKeys<'_> {
         self.of("fence", &[])
     }
 
-    /// **Hunts' generations**. HASH: hunt → generation and state (open, closed, archived), as the scripts that record and
-    /// credit must see it. One short field a hunt.
-    pub fn generations(&self) -> String {
-        self.of("gen", &[])
-    }
-
     /// **What is due**. ZSET: `<hunt>:<player number>` → when the wallet's earliest pending find runs out, in
-    /// milliseconds. One member for each wallet with something pending, about 130 bytes.
+    /// milliseconds. One member for each wallet with something pending, about 115 bytes.
     pub fn due(&self) -> String {
         self.of("due", &[])
     }
 
-    /// **A hunt's totals**. HASH: recorded, credited, expired, revoked … → coins and counts of this partition, by
-    /// `HINCRBY` in the wallets' own scripts. A dozen fields.
-    pub fn totals(&self, hunt: &str) -> String {
+    /// **Outages on record**. ZSET: `<from>-<to>` → from, in milliseconds; spans do not touch. The same in every
+    /// partition, at most a thousand.
+    pub fn outages(&self) -> String {
+        self.of("out", &[])
+    }
+
+    /// **Numbers of erased players**. SET. About 50 bytes each.
+    pub fn erased(&self) -> String {
+        self.of("er", &[])
+    }
+
+    /// **Erased names**. HASH: a digest of the name under the store's secret → when it was erased. About 90 bytes each.
+    pub fn erased_names(&self) -> String {
+        self.of("en", &[])
+    }
+
+    /// **Treasures that anybody in the partition has found**. STRING: one bit a treasure, by its number in the hunt.
+    pub fn found(&self, hunt: &str) -> String {
         check_name(hunt);
-        self.of("tot", &[hunt])
+        self.of("found", &[hunt])
     }
 
     /// **A hunt's 5-minute slots**. HASH: `<start of the slot, ms>:<what>` → coins or counts of this partition. 12 slots
@@ -204,23 +222,17 @@ impl PartitionKeys<'_> {
         self.of("slo", &[hunt])
     }
 
-    /// **A wallet**. HASH, one a player and hunt: balance, sequence, pending finds. Kept small enough for Redis's compact
-    /// encoding (128 fields, values of 64 bytes).
+    /// **A wallet**. HASH, one a player and hunt. `w`: balance, sequence, the last sequence that a poll shows, pending coins,
+    /// pending finds, when the first of them runs out (0 for never). `z`: time and counter of its last entry in the feed,
+    /// and of the last one whose sequence is a multiple of 32. `x` if the player was erased; `p1`, `p2`, … the pending finds.
+    /// And what it remembers, each with the id of the entry in the feed that has the first answer: `o<treasure>` for a
+    /// treasure that can be found once, `r<digest>` for a client's id, `a<digest>` for an adjustment's key; `y<sequence>`
+    /// for a find that was reinstated. In Redis's compact encoding up to `hash-max-listpack-entries` fields (128 or 512
+    /// unless set otherwise): 26 bytes a treasure remembered, 40 an id; then 73 and 97. One bit a treasure would be less,
+    /// and would not lead to the first answer: that had to be looked for along the whole history, by whoever asks.
     pub fn wallet(&self, hunt: &str, player: u64) -> String {
         check_name(hunt);
         self.of("w", &[hunt, &base62(player)])
-    }
-
-    /// **Once-only treasures a player has found**. STRING: one bit a treasure, by the treasure's place in the hunt.
-    pub fn found_bits(&self, hunt: &str, player: u64) -> String {
-        check_name(hunt);
-        self.of("b", &[hunt, &base62(player)])
-    }
-
-    /// **Ids of a player's finds of repeatable treasures**. STRING: digests of 16 bytes, one after the other.
-    pub fn found_digests(&self, hunt: &str, player: u64) -> String {
-        check_name(hunt);
-        self.of("d", &[hunt, &base62(player)])
     }
 
     fn of(&self, kind: &str, parts: &[&str]) -> String {
@@ -296,15 +308,15 @@ mod tests {
         let player = keys.player(77);
         let all = [
             player.feed(),
-            player.epoch(),
+            player.state(),
             player.fence(),
-            player.generations(),
             player.due(),
-            player.totals("harbour"),
+            player.outages(),
+            player.erased(),
+            player.erased_names(),
+            player.found("harbour"),
             player.slots("harbour"),
             player.wallet("harbour", 77),
-            player.found_bits("harbour", 77),
-            player.found_digests("harbour", 77),
             keys.players_by_number(77),
         ];
         let slots: HashSet<u16> = all.iter().map(|key| slot(key.as_bytes())).collect();
@@ -350,10 +362,12 @@ mod tests {
             let keys = keys.partition(partition);
             all.extend([
                 keys.feed(),
-                keys.epoch(),
+                keys.state(),
                 keys.fence(),
-                keys.generations(),
                 keys.due(),
+                keys.outages(),
+                keys.erased(),
+                keys.erased_names(),
             ]);
         }
         for player in 0..100 {
@@ -371,11 +385,10 @@ mod tests {
                 keys.board_guard(hunt),
             ]);
             all.extend([
-                player.totals(hunt),
+                player.found(hunt),
                 player.slots(hunt),
                 player.wallet(hunt, 7),
             ]);
-            all.extend([player.found_bits(hunt, 7), player.found_digests(hunt, 7)]);
             for treasure in ["all", "board", "w"] {
                 all.extend([
                     keys.supply(hunt, treasure),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use trove::game::entry::Adjustment;
 use trove::game::hunt::{HuntSpec, LifeStep, Treasure};
 use trove::game::ids::{FindId, HuntId, PlayerId, TreasureId};
-use trove::game::rules::{NewFind, What};
+use trove::game::rules::{Limits, NewFind, What};
 use trove::store::clock::ManualTime;
 use trove::store::embedded::{EmbeddedStore, OpenError, Options};
 use trove::store::{Store, StoreError};
@@ -28,9 +28,22 @@ pub(crate) fn seed() -> u64 {
 }
 
 pub(crate) fn open(disk: &Disk, fatal: &Arc<AtomicUsize>) -> Result<EmbeddedStore, OpenError> {
+    open_at(disk, fatal, Arc::new(ManualTime::new(START)))
+}
+
+/// With a clock to move.
+pub(crate) fn open_at(
+    disk: &Disk,
+    fatal: &Arc<AtomicUsize>,
+    time: Arc<ManualTime>,
+) -> Result<EmbeddedStore, OpenError> {
     let (disk, fatal) = (disk.clone(), fatal.clone());
     let options = Options {
-        time: Arc::new(ManualTime::new(START)),
+        time,
+        limits: Limits {
+            find_id_ttl_ms: 100_000,
+            ..Limits::default()
+        },
         cache_bytes: 1 << 20,
         on_fatal: Box::new(move |_| {
             fatal.fetch_add(1, Ordering::SeqCst);

@@ -169,6 +169,7 @@ pub(crate) async fn the_feed_tells_of_wallets_hunts_and_erasures_in_order<F: Fix
                 assert_eq!(*player, ada);
                 "erased".into()
             }
+            void @ (FeedEvent::Reload { .. } | FeedEvent::Reset { .. }) => panic!("{void:?}"),
         });
     }
     assert_eq!(

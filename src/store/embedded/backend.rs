@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct DiskCounters {
     /// Calls of `fdatasync` that succeeded.
     pub syncs: AtomicU64,
+    /// Writes, mostly of one page.
+    pub writes: AtomicU64,
     /// Whether a sync failed. What the kernel then still holds is anyone's guess, so the process must end: a later
     /// sync that succeeds would prove nothing about the earlier pages.
     pub sync_failed: AtomicBool,
@@ -85,6 +87,7 @@ impl<B: StorageBackend> StorageBackend for CountingBackend<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.note_space(self.inner.write(offset, data))
     }
 

@@ -3,28 +3,26 @@
 //! Every operation decides by [`crate::game`] before it writes anything, so that a refusal leaves nothing behind. A
 //! [`Fault`] ends the whole batch: the transaction is dropped and nobody gets an answer but the fault.
 
+mod housekeeping;
+mod managing;
+
 use super::keys::{
     DUE, ERASED, ERASED_NAMES, FEED, FOUND, Fault, HUNTS, KIND_PENDING, META, NAMES, PLAYERS,
-    PREFIX_BYTES, ROWS, Row, TOTALS, decode, due_key, encode, meta, parse_due_key, parse_row_key,
-    prefix, row_key,
+    PREFIX_BYTES, ROWS, Row, TOTALS, decode, due_key, encode, meta, parse_row_key, prefix, row_key,
 };
 use super::state::{HuntSlot, State};
-use super::writer::{BATCH_ENTRIES_MAX, FORGET_ENTRIES_MAX, SWEEP_WALLETS_MAX};
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Change, Entry, ExpiryReason, Find};
-use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
-use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::game::ids::{HuntId, PlayerId};
 use crate::game::rules::{
     self, AdjustDecision, Circumstances, Decision, Identity, Limits, NewFind,
 };
 use crate::game::wallet::Wallet;
 use crate::store::{
-    Adjusted, Credited, Erased, Erasure, FeedEvent, Opening, Put, RecordOutcome, Recorded,
-    Reinstated, StoreError,
+    Adjusted, Credited, Erased, FeedEvent, Opening, RecordOutcome, Recorded, Reinstated, StoreError,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// What an operation gives: an answer (which may be a refusal), or a fault that ends the batch.
 pub(super) type Answer<T> = Result<Result<T, StoreError>, Fault>;
@@ -457,187 +455,5 @@ impl<'txn, 'state> Batch<'txn, 'state> {
             }
         }
         Ok(Ok(sum))
-    }
-
-    /// See [`crate::store::Store::erase`].
-    pub(super) fn erase(&mut self, name: &PlayerName) -> Answer<Erasure> {
-        let digest = self.state.digest(name.as_str());
-        self.erased_names.insert(digest.as_slice(), self.now)?;
-        self.state.any_erased = true;
-        let number = self
-            .players
-            .remove(name.as_str())?
-            .map(|number| number.value());
-        let Some(number) = number else {
-            return Ok(Ok(Erasure {
-                revoked: 0,
-                existed: false,
-            }));
-        };
-        self.names.remove(number)?;
-        self.erased.insert(number, self.now)?;
-        let player = PlayerId(number);
-        let mut erasure = Erasure {
-            revoked: 0,
-            existed: true,
-        };
-        let hunts: Vec<(HuntId, u32)> = self
-            .state
-            .hunts
-            .iter()
-            .map(|(id, slot)| (id.clone(), slot.hunt.number))
-            .collect();
-        for (hunt, number) in hunts {
-            let prefix = prefix(number, player);
-            let before = self.wallet(prefix)?;
-            if before.pending_finds == 0 {
-                continue;
-            }
-            let mut after = before;
-            let mut entries = Vec::new();
-            after.revoke_pending(&mut self.pending(prefix)?, self.now, &mut entries);
-            erasure.revoked += before.pending_coins;
-            self.write(&hunt, player, &before, &after, &entries)?;
-        }
-        self.events.push(FeedEvent::Erased { player });
-        Ok(Ok(erasure))
-    }
-
-    /// See [`crate::store::Store::put_hunt`].
-    pub(super) fn put_hunt(
-        &mut self,
-        spec: HuntSpec,
-    ) -> Answer<Result<(Arc<Hunt>, Put), HuntError>> {
-        let id = spec.id.clone();
-        let put = if let Some(slot) = self.state.hunts.get_mut(&id) {
-            let mut hunt = Hunt::clone(&slot.hunt);
-            if let Err(error) = hunt.replace(spec, &slot.found) {
-                return Ok(Ok(Err(error)));
-            }
-            slot.hunt = Arc::new(hunt);
-            Put::Replaced
-        } else {
-            let number = self.state.next_hunt;
-            self.state.next_hunt += 1;
-            self.set_meta(meta::NEXT_HUNT, &(number + 1))?;
-            self.state
-                .hunts
-                .insert(id.clone(), HuntSlot::new(Hunt::new(number, spec)));
-            Put::Created
-        };
-        Ok(Ok(Ok((self.write_hunt(&id)?, put))))
-    }
-
-    /// See [`crate::store::Store::step_hunt`].
-    pub(super) fn step_hunt(
-        &mut self,
-        id: &HuntId,
-        step: LifeStep,
-    ) -> Answer<Result<Arc<Hunt>, HuntError>> {
-        let slot = match self.slot(id) {
-            Ok(slot) => slot,
-            Err(error) => return Ok(Err(error)),
-        };
-        let mut hunt = Hunt::clone(&slot.hunt);
-        let pending = match slot.totals.pending {
-            0 => slot.pending_finds,
-            coins => coins,
-        };
-        if let Err(error) = hunt.step(step, self.now, pending) {
-            return Ok(Ok(Err(error)));
-        }
-        if hunt.generation == slot.hunt.generation {
-            return Ok(Ok(Ok(slot.hunt.clone())));
-        }
-        if let Some(slot) = self.state.hunts.get_mut(id) {
-            slot.hunt = Arc::new(hunt);
-        }
-        Ok(Ok(Ok(self.write_hunt(id)?)))
-    }
-
-    fn write_hunt(&mut self, id: &HuntId) -> Result<Arc<Hunt>, Fault> {
-        let hunt = self.state.hunts[id].hunt.clone();
-        self.hunts.insert(hunt.number, encode(&*hunt)?.as_slice())?;
-        self.events.push(FeedEvent::Hunt(hunt.clone()));
-        Ok(hunt)
-    }
-
-    /// What is due by itself: expiry and forgetting, each up to its limit. Says whether more of it is due.
-    pub(super) fn keep_house(&mut self) -> Result<bool, Fault> {
-        let swept_all = self.sweep(SWEEP_WALLETS_MAX, BATCH_ENTRIES_MAX)?;
-        let passed = self.forget_ids(FORGET_ENTRIES_MAX)?;
-        Ok(!swept_all || passed == FORGET_ENTRIES_MAX)
-    }
-
-    /// Expires finds that have run out, of up to `wallets_max` wallets, and no more once the batch has written
-    /// `entries_max` entries. Says whether none is left.
-    fn sweep(&mut self, wallets_max: usize, entries_max: usize) -> Result<bool, Fault> {
-        let to = due_key(self.now, 0, PlayerId(0));
-        let mut due = Vec::new();
-        for row in self.due.range::<&[u8]>(..to.as_slice())?.take(wallets_max) {
-            due.extend(parse_due_key(row?.0.value()));
-        }
-        for (visited, (_, number, player)) in due.iter().enumerate() {
-            // At least one, so that a batch full of jobs does not put expiry off for good.
-            if visited > 0 && self.entries_written() >= entries_max {
-                return Ok(false);
-            }
-            let id = self
-                .state
-                .hunt_id(*number)
-                .ok_or(Fault::Missing("a hunt is missing"))?;
-            let prefix = prefix(*number, *player);
-            let before = self.wallet(prefix)?;
-            let mut after = before;
-            let mut entries = Vec::new();
-            after.expire(
-                &mut self.pending(prefix)?,
-                self.now,
-                &self.state.outages,
-                &mut entries,
-            );
-            self.write(&id, *player, &before, &after, &entries)?;
-        }
-        Ok(due.len() < wallets_max)
-    }
-
-    /// Forgets clients' find ids past their time, by walking the feed from where the last walk ended, at most
-    /// `entries_max` entries. Says how many it passed.
-    fn forget_ids(&mut self, entries_max: u64) -> Result<u64, Fault> {
-        let from = self.state.forgotten_to;
-        let to = self.state.feed_position.min(from + entries_max);
-        for position in from + 1..=to {
-            let Some((number, player, seq)) = self.feed.get(position)?.map(|row| row.value())
-            else {
-                continue;
-            };
-            let prefix = prefix(number, PlayerId(player));
-            let entry = self.entry(prefix, seq)?;
-            if self.now.saturating_sub(entry.at) <= self.limits.find_id_ttl_ms {
-                self.state.forget_at = entry.at + self.limits.find_id_ttl_ms + 1;
-                break;
-            }
-            self.state.forgotten_to = position;
-            if let Change::Find(find) = &entry.change
-                && find.repeatable
-            {
-                let key = row_key(prefix, Row::Client(&find.id));
-                // The id may have been used again since; then the row belongs to the later find.
-                let same = self
-                    .rows
-                    .get(key.as_slice())?
-                    .map(|v| decode::<u64>(v.value()))
-                    .transpose()?
-                    == Some(seq);
-                if same {
-                    self.rows.remove(key.as_slice())?;
-                }
-            }
-        }
-        let passed = self.state.forgotten_to - from;
-        if passed > 0 {
-            self.set_meta(meta::FORGOTTEN_TO, &self.state.forgotten_to.clone())?;
-        }
-        Ok(passed)
     }
 }

@@ -43,7 +43,7 @@ pub(super) mod meta {
     pub(in super::super) const IDENTITY: &str = "identity";
     /// `[u8; 32]`: random, written once; keys the digests of erased names.
     pub(in super::super) const SECRET: &str = "secret";
-    /// `u64`: the epoch that cursors carry.
+    /// `u64`: the epoch that cursors carry; the millisecond at which it began.
     pub(in super::super) const EPOCH: &str = "epoch";
     /// `(u64, u64, u64)`: a random number made at each start, device and inode of the file; see `beside`.
     pub(in super::super) const INCARNATION: &str = "incarnation";

@@ -23,6 +23,7 @@ use redb::{
     StorageBackend,
 };
 use rustix::fs::FlockOperation;
+use std::any::Any;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -234,7 +235,9 @@ impl EmbeddedStore {
         let identity = state.identity;
         let (commands, receiver) = std_mpsc::sync_channel(QUEUE_JOBS_MAX);
         let (feed, feed_receiver) = mpsc::channel(FEED_BATCHES_MAX);
+        let well_at = (shared.clock.now(), Instant::now());
         let writer = Writer {
+            well_at,
             commands: receiver,
             shared: shared.clone(),
             state,
@@ -358,7 +361,7 @@ fn set_up(
         let fresh = table.get(meta::SCHEMA)?.is_none();
         if fresh {
             // From the clock, so that a cursor of another store that had this place says `reset` rather than nothing.
-            let epoch: u64 = (options.time.wall_ms() / 1_000).max(1);
+            let epoch: u64 = options.time.wall_ms().max(1);
             table.insert(meta::SCHEMA, encode(&SCHEMA_VERSION)?.as_slice())?;
             table.insert(meta::IDENTITY, encode(&random::<16>()?)?.as_slice())?;
             table.insert(meta::SECRET, encode(&random::<32>()?)?.as_slice())?;
@@ -384,7 +387,7 @@ fn set_up(
     if !fresh {
         if beside.is_some_and(|beside| beside.is_restored(&state)) {
             // From the clock, so that a second restore of the same copy does not use the same epoch again.
-            state.epoch = (state.epoch + 1).max(now / 1_000);
+            state.epoch = (state.epoch + 1).max(now);
             tracing::warn!(
                 epoch = state.epoch,
                 "the store's file was restored or moved; a new epoch begins"
@@ -410,6 +413,8 @@ fn set_up(
 /// A store that nobody serves, opened to be audited or exported.
 pub struct AuditStore {
     txn: ReadTransaction,
+    /// Kept open: closing a database ends its reads.
+    _db: Box<dyn Any + Send>,
 }
 
 impl AuditStore {
@@ -424,16 +429,19 @@ impl AuditStore {
                 path: path.clone(),
                 why: fault.to_string(),
             };
-            let txn = match Builder::new().open_read_only(&path) {
-                Ok(db) => db.begin_read(),
-                Err(DatabaseError::RepairAborted) => Builder::new()
-                    .open(&path)
-                    .map_err(|error| open_error(&path, error))?
-                    .begin_read(),
+            let (txn, db): (_, Box<dyn Any + Send>) = match Builder::new().open_read_only(&path) {
+                Ok(db) => (db.begin_read(), Box::new(db)),
+                Err(DatabaseError::RepairAborted) => {
+                    let db = Builder::new()
+                        .open(&path)
+                        .map_err(|error| open_error(&path, error))?;
+                    (db.begin_read(), Box::new(db))
+                }
                 Err(error) => return Err(open_error(&path, error)),
             };
             Ok(Self {
                 txn: txn.map_err(|error| damaged(error.into()))?,
+                _db: db,
             })
         })
     }

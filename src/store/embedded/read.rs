@@ -94,9 +94,14 @@ pub(super) fn lost_to_outage(
 ) -> Result<Vec<(PlayerId, u64)>, Fault> {
     let mut lost = Vec::new();
     let mut of_player: Vec<(PlayerId, u64, u64)> = Vec::new();
+    let mut take = |of_player: &mut Vec<(PlayerId, u64, u64)>| {
+        // In the order in which they were made, as the model does: it decides which are refused when not all fit.
+        of_player.sort_unstable_by_key(|(_, _, made)| *made);
+        lost.extend(of_player.drain(..).map(|(player, seq, _)| (player, seq)));
+    };
     walk(txn, hunt, |player, kind, seq, value| {
         if of_player.first().is_some_and(|(last, ..)| *last != player) {
-            lost.extend(of_player.drain(..).map(|(player, seq, _)| (player, seq)));
+            take(&mut of_player);
         }
         if kind == KIND_LEDGER {
             match decode::<Entry>(value)?.change {
@@ -111,7 +116,7 @@ pub(super) fn lost_to_outage(
         }
         Ok(true)
     })?;
-    lost.extend(of_player.into_iter().map(|(player, seq, _)| (player, seq)));
+    take(&mut of_player);
     Ok(lost)
 }
 

@@ -2,6 +2,7 @@
 
 use super::backend::DiskCounters;
 use super::state::State;
+use super::writer::Job;
 use crate::game::entry::Totals;
 use crate::game::hunt::Hunt;
 use crate::game::ids::HuntId;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 /// Opens the file, the same way each time.
 pub(super) type Opener = Box<dyn Fn() -> Result<Database, redb::DatabaseError> + Send + Sync>;
@@ -39,6 +41,9 @@ impl WriterStats {
     }
 }
 
+/// Jobs that are done and not answered yet.
+pub(super) type Answers = Vec<Box<dyn Job>>;
+
 /// Called when the store can no longer be trusted, with the reason: the process is to end.
 pub type OnFatal = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -57,6 +62,8 @@ pub(super) struct Shared {
     pub(super) watched: AtomicBool,
     /// Whether the store was asked to stop: a watcher that lags no longer holds the writer then.
     pub(super) stopping: AtomicBool,
+    /// Where answers are let go, if somewhere else than on the writer's thread; see `EmbeddedStore::answer_on`.
+    pub(super) answers: Mutex<Option<mpsc::Sender<Answers>>>,
     /// What the jobs that wait weigh together.
     pub(super) queued_weight: AtomicUsize,
     health: Mutex<Health>,
@@ -104,6 +111,7 @@ impl Shared {
             on_fatal,
             watched: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            answers: Mutex::new(None),
             queued_weight: AtomicUsize::new(0),
             health: Mutex::new(Health::Up),
             hunts: Mutex::default(),
@@ -166,6 +174,19 @@ impl Shared {
     pub(super) fn free_bytes(&self) -> Option<u64> {
         let stat = rustix::fs::statvfs(self.dir.as_ref()?).ok()?;
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Lets the answers of a batch go.
+    pub(super) fn answer(&self, mut jobs: Answers) {
+        if jobs.len() > 1
+            && let Some(answers) = &*lock(&self.answers)
+        {
+            match answers.try_send(jobs) {
+                Ok(()) => return,
+                Err(TrySendError::Full(back) | TrySendError::Closed(back)) => jobs = back,
+            }
+        }
+        jobs.into_iter().for_each(|job| job.answer(None));
     }
 
     /// Closes the file for good.

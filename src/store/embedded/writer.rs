@@ -32,6 +32,9 @@ pub const FORGET_ENTRIES_MAX: u64 = 2_000;
 const FEED_RETRY: Duration = Duration::from_millis(1);
 /// How often the writer looks for what is due when nothing else happens.
 const TICK: Duration = Duration::from_millis(500);
+/// A store that could write nothing for longer than this, because its disk hung or was full or the process was stopped,
+/// was out of reach: that goes on record as an outage, in milliseconds (rule 3).
+const HUNG_MS: u64 = 1_000;
 /// While something is pending, the file says at least this often that the store is up, in milliseconds; so long may an
 /// outage on record be longer than it was.
 const ALIVE_MARK_MS: u64 = 1_000;
@@ -90,6 +93,8 @@ pub(super) struct Writer {
     pub(super) warned_behind: bool,
     /// Whether the last housekeeping ended at its limit, so that the next is due at once.
     pub(super) more_due: bool,
+    /// When the store last was as it should be: by its own clock, and for measuring how long ago that is.
+    pub(super) well_at: (Millis, Instant),
     /// What lies beside the file, if it is one.
     pub(super) beside: Option<Beside>,
 }
@@ -161,14 +166,29 @@ impl Writer {
                     self.commands.try_recv().ok()
                 };
             }
-            let housekeeping = self.tick();
+            let hung = self.note_hang();
+            let housekeeping = self.tick() || hung;
             if !jobs.is_empty() || housekeeping {
                 self.commit(jobs, housekeeping);
+            } else {
+                self.well_at = (self.shared.clock.now(), Instant::now());
             }
         }
         // The last mark makes the outage on record begin here.
         self.commit(Vec::new(), true);
         stopped
+    }
+
+    /// Puts on record that the store could do nothing since it last was well, if that is long ago. Says whether it did.
+    fn note_hang(&mut self) -> bool {
+        let (well_at, since) = self.well_at;
+        if self.shared.clock.elapsed_ms(since) <= HUNG_MS {
+            return false;
+        }
+        let now = self.shared.clock.now();
+        let new = self.state.outages.record(well_at, now);
+        self.state.outages_unsaved |= new;
+        new
     }
 
     /// Steers the clock, and says whether the housekeeping of a batch is due.
@@ -229,8 +249,8 @@ impl Writer {
             .map(|(due_at, ..)| due_at))
     }
 
-    /// Runs jobs, in as few transactions as the limits allow. If that fails for a reason that lies in one of them, runs them one by one, so that
-    /// only that one fails.
+    /// Runs jobs, in as few transactions as the limits allow. If that fails for a reason that lies in one of them, runs
+    /// them one by one, so that only that one fails.
     fn commit(&mut self, mut jobs: Vec<Box<dyn Job>>, mut housekeeping: bool) {
         self.more_due = false;
         while housekeeping || !jobs.is_empty() {
@@ -240,7 +260,7 @@ impl Writer {
             match self.transact(&mut jobs, housekeeping) {
                 Ok(ran) => {
                     let rest = jobs.split_off(ran);
-                    jobs.into_iter().for_each(|job| job.answer(None));
+                    self.shared.answer(jobs);
                     jobs = rest;
                     housekeeping = false;
                 }
@@ -296,6 +316,8 @@ impl Writer {
         drop(db);
         shared.publish(&self.state);
         shared.set_health(Health::Up);
+        self.note_hang();
+        self.well_at = (shared.clock.now(), Instant::now());
         shared.stats.committed(ran, began.elapsed());
         self.more_due = more_due;
         self.tell(events);

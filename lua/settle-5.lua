@@ -1,0 +1,58 @@
+-- Settles a player's pending finds in one hunt: expires those that have run out and, for a poll, credits the others.
+--
+-- KEYS  1 state, 2 feed, 3 wallet, 4 due, 5 outages
+-- ARGV  1-4 see prelude and ledger
+--       5 credit (a poll) or expire (the sweeper, which leaves what can still be credited)
+-- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended
+-- Appends  c, e or o for each find settled, in the order in which they were found
+-- Most players have one find pending, which comes with the wallet.
+local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', 'p1')
+take(wallet[1], wallet[2])
+local crediting = ARGV[5] == 'credit'
+if f == 0 or not (crediting or d < now) then
+  return {now, b, s, v, c, f, d}
+end
+local count, names, slots = f, {'p1'}, {wallet[3]}
+if count > 1 then
+  for i = 2, count do names[i] = 'p' .. i end
+  slots = redis.call('HMGET', KEYS[3], unpack(names))
+end
+local left, settled, due = {}, {}, 0
+for i = 1, count do
+  local seq, treasure, coins, found_at, window, repeatable, id = cmsgpack.unpack(slots[i])
+  local ends = found_at + window
+  local kind
+  if now > ends then
+    kind = expiry(KEYS[5], ends)
+  elseif crediting and found_at <= now then
+    kind = 'c'
+  end
+  if kind then
+    settled[#settled + 1] = {kind, coins, find_text(seq, treasure, coins, found_at, window, repeatable, id)}
+  else
+    left[#left + 1] = slots[i]
+    if due == 0 or ends < due then due = ends end
+  end
+end
+if #settled == 0 then
+  return {now, b, s, v, c, f, d}
+end
+d = due
+for i = 1, #settled do
+  local kind, coins = settled[i][1], settled[i][2]
+  c, f = c - coins, f - 1
+  pending, finds = pending - coins, finds - 1
+  if kind == 'c' then
+    b, credited = b + coins, credited + coins
+  else
+    expired = expired + coins
+  end
+  add(kind, settled[i][3])
+end
+local extra = {}
+for i = 1, #left do
+  extra[#extra + 1], extra[#extra + 2] = names[i], left[i]
+end
+commit(KEYS[4], unpack(extra))
+redis.call('HDEL', KEYS[3], unpack(names, #left + 1))
+return {now, b, s, v, c, f, d, unpack(entries)}

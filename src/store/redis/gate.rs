@@ -1,0 +1,348 @@
+//! What happens on every new link before anything else is sent over it: is this the store that is known, is its history the
+//! one of the epoch, and was this instance cut off from it.
+
+use super::options::ConnectError;
+use super::shared::{CUT_OFF_MS, Core, Known, Shared, random_hex};
+use crate::game::Millis;
+use crate::game::wallet::OUTAGES_MAX;
+use crate::store::StoreError;
+use crate::store::clock::{Steered, TimeSource};
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::sync::Arc;
+use trove_streams::redis::{Cmd, Value, cmd, from_redis_value};
+use trove_streams::{BoxFuture, Connection, EntryId, Error, Fresh, Prepare, Script};
+
+/// The layout that this version writes. A store with a higher one is refused; a lower one would be raised here.
+pub(super) const SCHEMA_VERSION: u32 = 1;
+
+type Failure = Box<dyn StdError + Send + Sync>;
+
+/// Sends commands before or beside everybody else.
+pub(super) enum Line<'a> {
+    Fresh(&'a Fresh<'a>),
+    Open(&'a Connection),
+}
+
+impl Line<'_> {
+    async fn query(&self, cmd: &Cmd) -> Result<Value, Error> {
+        match self {
+            Self::Fresh(fresh) => fresh.query(cmd).await,
+            Self::Open(connection) => connection.query(cmd).await,
+        }
+    }
+
+    /// Runs a script by its text: a new server does not know it by its hash.
+    async fn eval(&self, script: &Script, key: &str, args: &[&str]) -> Result<Value, Error> {
+        let mut eval = cmd("EVAL");
+        eval.arg(script.source()).arg(1).arg(key).arg(args);
+        self.query(&eval).await
+    }
+}
+
+/// Looks at the store on each new link of the commands' connection; with `commands` false, of the feed's, where it only
+/// makes sure that the store is the known one.
+pub(super) struct Gate {
+    pub(super) shared: Arc<Shared>,
+    pub(super) commands: bool,
+}
+
+impl Prepare for Gate {
+    fn prepare<'a>(&'a self, fresh: Fresh<'a>) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let line = Line::Fresh(&fresh);
+            let server = fresh.up().server.clone();
+            if !self.commands {
+                return self.shared.is_known_on(&line).await;
+            }
+            if let Some(policy) = &server.maxmemory_policy
+                && policy != "noeviction"
+            {
+                self.shared
+                    .set_disowned(Some(ConnectError::Evicts(policy.clone()).to_string()));
+                return Err(Box::new(ConnectError::Evicts(policy.clone())));
+            }
+            let looked = self
+                .shared
+                .look(&line, &server.history.replid, &server.version.to_string())
+                .await;
+            match looked {
+                Ok(()) => self.shared.set_disowned(None),
+                Err(error) => {
+                    if let Some(refused) = error.downcast_ref::<ConnectError>() {
+                        self.shared.set_disowned(Some(refused.to_string()));
+                    }
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The identity's fields; empty where there is no store.
+pub(super) async fn identity_fields(
+    shared: &Shared,
+    line: &Line<'_>,
+) -> Result<HashMap<String, String>, Failure> {
+    let reply = line
+        .query(cmd("HGETALL").arg(shared.keys.identity()))
+        .await?;
+    Ok(from_redis_value(reply)?)
+}
+
+fn number<T: std::str::FromStr + Default>(fields: &HashMap<String, String>, name: &str) -> T {
+    fields
+        .get(name)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}
+
+impl Shared {
+    async fn is_known_on(&self, line: &Line<'_>) -> Result<(), Failure> {
+        let fields = identity_fields(self, line).await?;
+        match (self.known(), fields.get("identity")) {
+            (Some(known), Some(identity)) if known.identity == *identity => Ok(()),
+            _ => Err(Box::new(ConnectError::Identity(
+                "the server does not hold the store that is known".into(),
+            ))),
+        }
+    }
+
+    /// Looks at the store behind a new link. What it does may be done again.
+    pub(super) async fn look(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        version: &str,
+    ) -> Result<(), Failure> {
+        let stepped_from = self.measure_on(line).await?;
+        let mut fields = identity_fields(self, line).await?;
+        if fields.is_empty() {
+            if self.known().is_some() {
+                return Err(Box::new(ConnectError::Identity(
+                    "the server is empty: it has lost the store, or is another one".into(),
+                )));
+            }
+            if !self.options.create {
+                return Err(Box::new(ConnectError::Identity(
+                    "the server holds no store".into(),
+                )));
+            }
+            self.make(line, replid).await?;
+            fields = identity_fields(self, line).await?;
+        }
+        let found = self.read_known(&fields, version)?;
+        match self.known() {
+            Some(known) if known.identity != found.identity => {
+                // An operator's word that is younger than this instance's last contact is meant for this instance.
+                let last_heard = self.clock.now().saturating_sub(self.unheard_ms());
+                if number::<u64>(&fields, "accepted_ms") < last_heard {
+                    return Err(Box::new(ConnectError::Identity(format!(
+                        "the server holds another store ({}) than the one that is known ({})",
+                        found.identity, known.identity
+                    ))));
+                }
+                self.set_known(found);
+                self.replace_epoch(self.raise(line, replid, false).await?);
+            }
+            _ => {
+                self.set_known(found);
+                self.set_epoch(self.raise(line, replid, false).await?);
+            }
+        }
+        self.bring_partitions(line).await?;
+        self.note_absence(line, &fields, stepped_from).await?;
+        self.heard();
+        Ok(())
+    }
+
+    fn read_known(
+        &self,
+        fields: &HashMap<String, String>,
+        version: &str,
+    ) -> Result<Known, Failure> {
+        let schema: u32 = number(fields, "schema");
+        if schema > SCHEMA_VERSION {
+            return Err(Box::new(ConnectError::Schema {
+                found: schema,
+                known: SCHEMA_VERSION,
+            }));
+        }
+        let partitions: u16 = number(fields, "partitions");
+        if partitions != self.options.partitions {
+            return Err(Box::new(ConnectError::Partitions {
+                found: partitions,
+                wanted: self.options.partitions,
+            }));
+        }
+        match (fields.get("identity"), fields.get("secret")) {
+            (Some(identity), Some(secret)) => Ok(Known {
+                identity: identity.clone(),
+                secret: secret.clone().into_bytes(),
+                created_ms: number(fields, "created_ms"),
+                schema,
+                version: version.to_owned(),
+            }),
+            _ => Err(Box::new(ConnectError::Identity(
+                "the server holds something that is no store".into(),
+            ))),
+        }
+    }
+
+    /// Makes a store on an empty server.
+    async fn make(&self, line: &Line<'_>, replid: &str) -> Result<(), Failure> {
+        let (identity, secret) = (random_hex::<16>()?, random_hex::<32>()?);
+        let (schema, partitions) = (
+            SCHEMA_VERSION.to_string(),
+            self.options.partitions.to_string(),
+        );
+        let args = [identity.as_str(), &schema, &partitions, &secret, replid];
+        line.eval(&self.scripts.init, &self.keys.identity(), &args)
+            .await?;
+        Ok(())
+    }
+
+    async fn raise(&self, line: &Line<'_>, replid: &str, accept: bool) -> Result<u64, Failure> {
+        let accept = if accept { "1" } else { "0" };
+        let reply = line
+            .eval(
+                &self.scripts.raise_epoch,
+                &self.keys.identity(),
+                &[replid, accept],
+            )
+            .await?;
+        Ok(from_redis_value(reply)?)
+    }
+
+    /// Brings every partition to the store's epoch, and takes the positions of the feeds.
+    pub(super) async fn bring_partitions(&self, line: &Line<'_>) -> Result<(), Failure> {
+        let epoch = self.epoch().to_string();
+        for partition in self.partitions() {
+            let key = self.keys.partition(partition).state();
+            let reply = line
+                .eval(&self.scripts.partition_epoch, &key, &[&epoch])
+                .await?;
+            let (is, ms, n): (u64, u64, u64) = from_redis_value(reply)?;
+            self.set_epoch(is);
+            self.set_position(partition, EntryId::new(ms, n));
+        }
+        Ok(())
+    }
+
+    /// Puts on record that this instance was cut off from the store, or that nobody was there.
+    async fn note_absence(
+        &self,
+        line: &Line<'_>,
+        fields: &HashMap<String, String>,
+        stepped_from: Option<Millis>,
+    ) -> Result<(), Failure> {
+        let now = self.clock.now();
+        let unheard_ms = self.unheard_ms();
+        let last_entry = self
+            .partitions()
+            .into_iter()
+            .map(|partition| self.position(partition).ms)
+            .max();
+        let alive = number::<u64>(fields, "alive_ms").max(last_entry.unwrap_or(0));
+        let mut from = stepped_from.unwrap_or(now);
+        if self.has_heard() && unheard_ms > CUT_OFF_MS {
+            from = from.min(now.saturating_sub(unheard_ms));
+        }
+        // Instances say that they are up once a second; twice that is nobody.
+        if alive + 2 * CUT_OFF_MS < now {
+            from = from.min(alive);
+        }
+        if from == now {
+            return Ok(());
+        }
+        tracing::warn!(
+            from,
+            to = now,
+            "the store was out of reach; what ran out meanwhile expires by an outage"
+        );
+        for partition in self.partitions() {
+            let key = self.keys.partition(partition).outages();
+            let (from, to, most) = (from.to_string(), now.to_string(), OUTAGES_MAX.to_string());
+            line.eval(&self.scripts.outage, &key, &[&from, &to, &most])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Follows the server's clock. Gives from when it stepped forward, if it did since this instance last heard from it.
+    async fn measure_on(&self, line: &Line<'_>) -> Result<Option<Millis>, Failure> {
+        let Some(server_time) = &self.server_time else {
+            return Ok(None);
+        };
+        let before = server_time.monotonic_ms();
+        let (seconds, micros): (u64, u64) = from_redis_value(line.query(&cmd("TIME")).await?)?;
+        let after = server_time.monotonic_ms();
+        server_time.measured(
+            seconds * 1_000 + micros / 1_000,
+            before + (after - before) / 2,
+        );
+        Ok(match self.clock.steer() {
+            Steered::Forward(from, _) if self.has_heard() => Some(from),
+            _ => None,
+        })
+    }
+
+    /// Takes the store on the server, whatever it is, as the one to be used; makes one on an empty server. A new epoch
+    /// begins.
+    pub(super) async fn accept_on(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        version: &str,
+    ) -> Result<(), Failure> {
+        self.measure_on(line).await?;
+        if identity_fields(self, line).await?.is_empty() {
+            self.make(line, replid).await?;
+        }
+        let found = self.read_known(&identity_fields(self, line).await?, version)?;
+        let epoch = self.raise(line, replid, true).await?;
+        self.set_known(found);
+        self.replace_epoch(epoch);
+        self.bring_partitions(line).await?;
+        self.heard();
+        self.set_disowned(None);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Looks at the store again, because a script or a tick found it to be another one or of another epoch.
+    pub(super) async fn meet_epoch(&self) -> Result<(), StoreError> {
+        let asked_with = self.shared.epoch();
+        let _one_at_a_time = self.clock_gate.lock().await;
+        if self.shared.epoch() != asked_with {
+            return Ok(());
+        }
+        let state = self.commands.state();
+        let Some(up) = state.up() else {
+            return Err(StoreError::Unavailable("no connection to the store".into()));
+        };
+        let line = Line::Open(&self.commands);
+        let looked = self
+            .shared
+            .look(
+                &line,
+                &up.server.history.replid,
+                &up.server.version.to_string(),
+            )
+            .await;
+        match looked {
+            Ok(()) => {
+                self.shared.set_disowned(None);
+                Ok(())
+            }
+            Err(error) => {
+                if error.downcast_ref::<ConnectError>().is_some() {
+                    self.shared.set_disowned(Some(error.to_string()));
+                }
+                Err(StoreError::Unavailable(error.to_string()))
+            }
+        }
+    }
+}

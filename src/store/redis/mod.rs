@@ -1,0 +1,444 @@
+//! The store on Redis or Valkey, for any number of instances.
+//!
+//! Everything about one player lies in one **partition**, whose keys share a hash tag; every change is one script that
+//! decides by the rules of [`crate::game`], writes the wallet, its history and the partition's sums, and tells the feed.
+//! The history of all wallets *is* the feed: an entry holds what happened and the wallet after it, and leads back to the
+//! wallet's entry before. `streams/src/keys.rs` explains every key, `lua/` every script.
+//!
+//! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
+//! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
+//! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
+//! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch.
+//! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
+//!
+//! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
+//! that needs more has others lend it theirs. What a borrower that broke off leaves is missing, never doubled.
+
+mod audit;
+mod cache;
+mod entry;
+mod finds;
+mod gate;
+mod house;
+mod hunts;
+mod jobs;
+mod options;
+mod players;
+mod scripts;
+mod shared;
+mod tail;
+mod wallets;
+
+pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
+
+use super::{
+    Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
+    Recorded, Reinstated, Reply, Store, StoreError,
+};
+use crate::game::Millis;
+use crate::game::entry::{Adjustment, Entry, Totals};
+use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
+use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::game::rules::NewFind;
+use crate::game::wallet::Wallet;
+use gate::{Gate, Line, identity_fields};
+use scripts::Scripts;
+use shared::{Core, Shared, describe, lock};
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use trove_streams::keys::Keys;
+use trove_streams::{Config, Connection, DownReason, Partitions, State};
+
+/// Batches of events on their way to the mirror; reading the feed pauses when there are more.
+pub const FEED_BATCHES_MAX: usize = 256;
+/// The most exports and audits at a time.
+pub const LONG_READS_MAX: usize = 4;
+/// Links that one instance holds: one for commands, one for blocking reads.
+pub const CONNECTIONS: u32 = 2;
+/// Batches of rows on their way out of an export.
+const EXPORT_BATCHES_MAX: usize = 4;
+/// Clients that are left for operators and replicas when the sum of connections is compared with the server's limit.
+const CLIENTS_SPARE: u64 = 32;
+
+/// The store on Redis.
+pub struct RedisStore {
+    core: Core,
+    reads: Connection,
+    url: String,
+    feed_taken: Mutex<bool>,
+    long_reads: Arc<Semaphore>,
+    runtime: Handle,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        lock(&self.tasks).iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// An operation that is under way. When nobody waits for it any more, it goes on by itself.
+struct Going<T: Send + 'static> {
+    operation: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Future for Going<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(operation) = &mut self.operation else {
+            return Poll::Pending;
+        };
+        let polled = operation.as_mut().poll(context);
+        if polled.is_ready() {
+            self.operation = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Going<T> {
+    fn drop(&mut self) {
+        if let Some(operation) = self.operation.take() {
+            self.runtime.spawn(operation);
+        }
+    }
+}
+
+impl RedisStore {
+    /// Connects to the store that `url` names, and makes one on an empty server. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Says what keeps the server from being used.
+    pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
+        if options.limits.pending_finds_max > PENDING_FINDS_MAX {
+            let what =
+                format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
+            return Err(ConnectError::Options(what));
+        }
+        let invalid = |error: &dyn std::error::Error| ConnectError::Options(describe(error));
+        let store_url = options::parse(url)?;
+        let partitions = Partitions::new(options.partitions).map_err(|error| invalid(&error))?;
+        let keys =
+            Keys::new(options.prefix.clone(), partitions).map_err(|error| invalid(&error))?;
+        let scripts = Scripts::new(&options.time).map_err(|error| invalid(&error))?;
+        let config = Config {
+            response_timeout: options.response_timeout,
+            connect_timeout: Duration::from_secs(3),
+            client_name: Some("trove".into()),
+            preload: scripts.preload(),
+            ..Config::commands()
+        };
+        let reads_config = Config {
+            response_timeout: options.response_timeout,
+            client_name: Some("trove-feed".into()),
+            ..Config::blocking(options.feed_block)
+        };
+        let (wait, instances) = (options.connect_wait, options.instances_expected);
+        let shared = Arc::new(Shared::new(options, keys, scripts));
+        let commands = Connection::to(&store_url, config)?
+            .prepare(Arc::new(Gate {
+                shared: shared.clone(),
+                commands: true,
+            }))
+            .start();
+        wait_up(&commands, wait).await?;
+        warn_of_clients(&commands, instances);
+        let reads = Connection::to(&store_url, reads_config)?
+            .prepare(Arc::new(Gate {
+                shared: shared.clone(),
+                commands: false,
+            }))
+            .start();
+        let core = Core {
+            shared,
+            commands,
+            clock_gate: Arc::default(),
+        };
+        let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
+        core.all_hunts().await.map_err(failed)?;
+        let house = house::House::new(core.clone()).map_err(failed)?;
+        Ok(Self {
+            core,
+            reads,
+            url: url.to_owned(),
+            feed_taken: Mutex::new(false),
+            long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
+            runtime: Handle::current(),
+            tasks: Mutex::new(vec![tokio::spawn(house.run())]),
+        })
+    }
+
+    /// What `trove store info` shows.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub async fn info(&self) -> Result<Info, ConnectError> {
+        let (connection, state) = self.beside().await?;
+        let shared = &self.core.shared;
+        let fields = identity_fields(shared, &Line::Open(&connection)).await;
+        let fields = fields.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
+        let number = |name: &str| {
+            fields
+                .get(name)
+                .and_then(|text| text.parse::<u64>().ok())
+                .unwrap_or_default()
+        };
+        let identity = fields.get("identity").cloned();
+        Ok(Info {
+            known: identity.is_some() && shared.known().map(|known| known.identity) == identity,
+            identity,
+            schema: u32::try_from(number("schema")).unwrap_or_default(),
+            partitions: u16::try_from(number("partitions")).unwrap_or_default(),
+            epoch: number("epoch"),
+            created_ms: number("created_ms"),
+            version: state
+                .up()
+                .map(|up| up.server.version.to_string())
+                .unwrap_or_default(),
+            feed_bytes: shared.feed_bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Takes what the server holds, whatever it is, as the store from now on; an empty server becomes a new store. A new
+    /// epoch begins. Other instances that lost their store follow within a second.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or holds what this version cannot use.
+    pub async fn accept(&self) -> Result<(), ConnectError> {
+        let (connection, state) = self.beside().await?;
+        let Some(up) = state.up() else {
+            return Err(ConnectError::Unreachable("the link was lost".into()));
+        };
+        let (replid, version) = (&up.server.history.replid, up.server.version.to_string());
+        let accepted = self
+            .core
+            .shared
+            .accept_on(&Line::Open(&connection), replid, &version)
+            .await;
+        accepted.map_err(|error| match error.downcast::<ConnectError>() {
+            Ok(error) => *error,
+            Err(error) => ConnectError::Unreachable(error.to_string()),
+        })
+    }
+
+    /// A connection of its own, which is not kept from a store that is not the known one.
+    async fn beside(&self) -> Result<(Connection, State), ConnectError> {
+        let config = Config {
+            client_name: Some("trove-operator".into()),
+            ..Config::commands()
+        };
+        let connection = Connection::to(&options::parse(&self.url)?, config)?.start();
+        wait_up(&connection, self.core.shared.options.connect_wait).await?;
+        let state = connection.state();
+        Ok((connection, state))
+    }
+
+    /// For how long the feed has not been heard from, in milliseconds; `None` before it is taken. While it is silent and
+    /// operations work, what it would have told must be asked for.
+    #[must_use]
+    pub fn feed_silent_ms(&self) -> Option<u64> {
+        let shared = &self.core.shared;
+        match shared.tail_heard_ms.load(Ordering::Relaxed) {
+            0 => None,
+            heard_ms => Some(shared.elapsed_ms().saturating_sub(heard_ms)),
+        }
+    }
+
+    /// Bytes of all feeds together, as last measured.
+    #[must_use]
+    pub fn feed_bytes(&self) -> u64 {
+        self.core.shared.feed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Starts an operation at once, in the order in which operations are called; it goes on when its future is dropped.
+    fn start<T, F>(&self, operation: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let mut operation = Box::pin(operation);
+        let _runtime = self.runtime.enter();
+        // The first poll hands the command to the link. Whoever awaits the future polls it again, and is woken then.
+        match operation
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(result) => Box::pin(std::future::ready(result)),
+            Poll::Pending => Box::pin(Going {
+                operation: Some(operation),
+                runtime: self.runtime.clone(),
+            }),
+        }
+    }
+}
+
+/// Waits for a link, and says why there is none.
+async fn wait_up(connection: &Connection, within: Duration) -> Result<(), ConnectError> {
+    let mut states = connection.states();
+    let looked = async {
+        loop {
+            match &*states.borrow_and_update() {
+                State::Up(_) => return Ok(()),
+                State::Down { reason, .. } => match &**reason {
+                    DownReason::TooOld { found, needed } => {
+                        return Err(ConnectError::TooOld {
+                            found: *found,
+                            needed: *needed,
+                        });
+                    }
+                    DownReason::Prepare(error) => {
+                        if let Some(refused) = error.downcast_ref::<ConnectError>() {
+                            return Err(refused.clone());
+                        }
+                    }
+                    reason if reason.is_permanent() => {
+                        return Err(ConnectError::Unreachable(describe(reason)));
+                    }
+                    _ => {}
+                },
+                State::Connecting => {}
+            }
+            if states.changed().await.is_err() {
+                return Err(ConnectError::Unreachable("the connection has ended".into()));
+            }
+        }
+    };
+    match tokio::time::timeout(within, looked).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Unreachable(match connection.state() {
+            State::Down { reason, .. } => describe(&*reason),
+            _ => "no answer in time".into(),
+        })),
+    }
+}
+
+/// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
+fn warn_of_clients(connection: &Connection, instances: u32) {
+    let needed = u64::from(CONNECTIONS) * u64::from(instances) * 2;
+    if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
+        && needed + CLIENTS_SPARE > most
+    {
+        tracing::warn!(
+            "{CONNECTIONS} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
+             maxclients is {most}: raise it"
+        );
+    }
+}
+
+impl Store for RedisStore {
+    fn now(&self) -> Millis {
+        self.core.shared.clock.now()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.core.shared.epoch()
+    }
+
+    fn health(&self) -> Health {
+        self.core.shared.health(&self.core.commands.state())
+    }
+
+    fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
+        let core = self.core.clone();
+        self.start(async move { core.open_players(&players).await })
+    }
+
+    fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        Box::pin(async move { core.wallet(&hunt, player).await })
+    }
+
+    fn record(&self, hunt: &HuntId, finds: Vec<(PlayerId, NewFind)>) -> Reply<Recorded> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        self.start(async move { core.record(&hunt, &finds).await })
+    }
+
+    fn credit(&self, hunt: &HuntId, player: PlayerId) -> Reply<Credited> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        self.start(async move { core.credit(&hunt, player).await })
+    }
+
+    fn adjust(&self, hunt: &HuntId, player: PlayerId, adjustment: Adjustment) -> Reply<Adjusted> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        self.start(async move { core.adjust(&hunt, player, &adjustment).await })
+    }
+
+    fn history(
+        &self,
+        hunt: &HuntId,
+        player: PlayerId,
+        before: u64,
+        limit: usize,
+    ) -> Reply<Vec<Entry>> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        Box::pin(async move { core.history(&hunt, player, before, limit).await })
+    }
+
+    fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        self.start(async move { core.reinstate(&hunt, from, to).await })
+    }
+
+    fn erase(&self, name: &PlayerName) -> Reply<Erasure> {
+        let (core, name) = (self.core.clone(), name.clone());
+        self.start(async move { core.erase(&name).await })
+    }
+
+    fn put_hunt(&self, spec: HuntSpec) -> Reply<Result<(Arc<Hunt>, Put), HuntError>> {
+        let core = self.core.clone();
+        self.start(async move { core.put_hunt(spec).await })
+    }
+
+    fn step_hunt(&self, hunt: &HuntId, step: LifeStep) -> Reply<Result<Arc<Hunt>, HuntError>> {
+        let (core, hunt) = (self.core.clone(), hunt.clone());
+        self.start(async move { core.step_hunt(&hunt, step).await })
+    }
+
+    fn hunts(&self) -> Reply<Vec<(Arc<Hunt>, Totals)>> {
+        let core = self.core.clone();
+        Box::pin(async move { core.hunts_with_totals().await })
+    }
+
+    fn export(&self, hunt: &HuntId) -> Reply<mpsc::Receiver<Result<Vec<ExportRow>, StoreError>>> {
+        let (core, hunt, gate) = (self.core.clone(), hunt.clone(), self.long_reads.clone());
+        Box::pin(async move {
+            core.hunt(&hunt).await?;
+            let (sender, receiver) = mpsc::channel(EXPORT_BATCHES_MAX);
+            tokio::spawn(async move {
+                let Ok(_permit) = gate.acquire_owned().await else {
+                    return;
+                };
+                if let Err(error) = core.export(&hunt, &sender).await {
+                    let _ = sender.send(Err(error)).await;
+                }
+            });
+            Ok(receiver)
+        })
+    }
+
+    fn verify(&self, hunt: Option<&HuntId>) -> Reply<Vec<HuntAudit>> {
+        let (core, hunt, gate) = (self.core.clone(), hunt.cloned(), self.long_reads.clone());
+        Box::pin(async move {
+            let _permit = gate.acquire_owned().await;
+            core.verify(hunt.as_ref()).await
+        })
+    }
+
+    fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>> {
+        if std::mem::replace(&mut *lock(&self.feed_taken), true) {
+            return None;
+        }
+        let (sender, receiver) = mpsc::channel(FEED_BATCHES_MAX);
+        let follower = tail::Follower::new(self.core.clone(), self.reads.clone(), sender).ok()?;
+        lock(&self.tasks).push(self.runtime.spawn(follower.run()));
+        Some(receiver)
+    }
+}

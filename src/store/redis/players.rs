@@ -1,0 +1,188 @@
+//! Players: their numbers, and erasing them.
+//!
+//! A number is drawn so that it lies in the partition of the name, so that one script sees both, and erasing needs no
+//! second partition.
+
+use super::hunts::reply_text;
+use super::jobs::{Answer, Job, Reader, integer};
+use super::shared::Core;
+use crate::game::ids::{PlayerId, PlayerName};
+use crate::store::{Erased, Erasure, Opening, StoreError};
+use trove_streams::keys::{base62, parse_base62};
+
+/// How often another random number is drawn when one is taken; once is all but certain to be enough.
+const DRAWS_MAX: u32 = 8;
+/// How often an erasure begins again because the name got another number meanwhile.
+const ERASURES_MAX: u32 = 8;
+
+impl Core {
+    /// See [`crate::store::Store::open_players`].
+    pub(super) async fn open_players(
+        &self,
+        players: &[Opening],
+    ) -> Result<Vec<Result<PlayerId, Erased>>, StoreError> {
+        let mut opened: Vec<Option<Result<PlayerId, Erased>>> =
+            players.iter().map(|_| None).collect();
+        for _ in 0..DRAWS_MAX {
+            let open: Vec<usize> = (0..players.len())
+                .filter(|index| opened[*index].is_none())
+                .collect();
+            if open.is_empty() {
+                break;
+            }
+            let mut jobs = Vec::with_capacity(open.len());
+            for index in &open {
+                jobs.push(self.open_job(&players[*index])?);
+            }
+            let mut failure = None;
+            for (index, answer) in open.iter().zip(self.run_all(&jobs).await) {
+                match answer {
+                    Answer::Reply(value) => match reply_text(value)?.as_str() {
+                        "" => opened[*index] = Some(Err(Erased)),
+                        "taken" => {}
+                        number => opened[*index] = Some(Ok(parse_player(number)?)),
+                    },
+                    Answer::Generation => failure = Some(StoreError::Busy),
+                    Answer::Failed(error) => failure = Some(error),
+                }
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+        }
+        let opened: Option<Vec<_>> = opened.into_iter().collect();
+        opened.ok_or(StoreError::Busy)
+    }
+
+    fn open_job(&self, opening: &Opening) -> Result<Job<'_>, StoreError> {
+        let name = opening.name.as_str();
+        let digest = self.shared.name_digest(name)?;
+        let number = self.draw(name)?;
+        let keys = self.shared.keys.player(number);
+        let keys = vec![
+            keys.state(),
+            self.shared.keys.players_by_name(name.as_bytes()),
+            self.shared.keys.players_by_number(number),
+            keys.erased_names(),
+            keys.erased(),
+        ];
+        let mut job = Job::new(&self.shared.scripts.open, keys)
+            .arg("0")
+            .arg(name)
+            .arg(digest);
+        job.push_maybe(opening.issued_at);
+        job.push(base62(number));
+        Ok(job)
+    }
+
+    /// A random number in the partition of the name.
+    fn draw(&self, name: &str) -> Result<u64, StoreError> {
+        let partitions = self.shared.keys.partitions();
+        let wanted = partitions.of_name(name.as_bytes());
+        loop {
+            let number = getrandom::u64()
+                .map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
+            if partitions.of_player(number) == wanted {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// See [`crate::store::Store::erase`].
+    pub(super) async fn erase(&self, name: &PlayerName) -> Result<Erasure, StoreError> {
+        let mut erasure = Erasure::default();
+        for _ in 0..ERASURES_MAX {
+            let number = self.erase_begin(name).await?;
+            if let Some(player) = number {
+                erasure.revoked += self.revoke_everywhere(player).await?;
+            }
+            if self.erase_end(name, number).await? {
+                erasure.existed = number.is_some();
+                return Ok(erasure);
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    async fn erase_begin(&self, name: &PlayerName) -> Result<Option<PlayerId>, StoreError> {
+        let keys = &self.shared.keys;
+        let partition = keys.partition(keys.partitions().of_name(name.as_str().as_bytes()));
+        let keys = vec![
+            partition.state(),
+            keys.players_by_name(name.as_str().as_bytes()),
+            partition.erased(),
+        ];
+        let job = Job::new(&self.shared.scripts.erase_begin, keys)
+            .arg("0")
+            .arg(name.as_str());
+        match reply_text(self.ask(job).await?)?.as_str() {
+            "" => Ok(None),
+            number => parse_player(number).map(Some),
+        }
+    }
+
+    /// Revokes what is pending in every hunt there is. A hunt made later takes no find of this player.
+    async fn revoke_everywhere(&self, player: PlayerId) -> Result<u64, StoreError> {
+        let hunts = self.all_hunts().await?;
+        let keys = self.shared.keys.player(player.0);
+        let job = |number: &String| {
+            let keys = vec![
+                keys.state(),
+                keys.feed(),
+                keys.wallet(number, player.0),
+                keys.due(),
+            ];
+            Job::new(&self.shared.scripts.revoke, keys)
+                .arg(number)
+                .arg(base62(player.0))
+        };
+        let numbers: Vec<String> = hunts.iter().map(|hunt| hunt.number_text()).collect();
+        let jobs: Vec<Job<'_>> = numbers.iter().map(job).collect();
+        let mut revoked = 0;
+        for answer in self.run_all(&jobs).await {
+            let mut reader = match answer {
+                Answer::Reply(value) => Reader::new(value)?,
+                Answer::Generation => return Err(StoreError::Busy),
+                Answer::Failed(error) => return Err(error),
+            };
+            let (_now, _wallet) = (reader.number()?, reader.wallet()?);
+            revoked += reader.number()?;
+        }
+        Ok(revoked)
+    }
+
+    async fn erase_end(
+        &self,
+        name: &PlayerName,
+        number: Option<PlayerId>,
+    ) -> Result<bool, StoreError> {
+        let keys = &self.shared.keys;
+        let text = name.as_str();
+        let partition = keys.partition(keys.partitions().of_name(text.as_bytes()));
+        let by_number = match number {
+            Some(player) => keys.players_by_number(player.0),
+            // Not used then, but a key of the same slot has to stand there.
+            None => partition.erased(),
+        };
+        let keys = vec![
+            partition.state(),
+            partition.feed(),
+            keys.players_by_name(text.as_bytes()),
+            by_number,
+            partition.erased_names(),
+        ];
+        let number = number.map_or_else(String::new, |player| base62(player.0));
+        let job = Job::new(&self.shared.scripts.erase_end, keys)
+            .arg("0")
+            .arg(text)
+            .arg(self.shared.name_digest(text)?)
+            .arg(number);
+        Ok(integer(&self.ask(job).await?)? == 1)
+    }
+}
+
+fn parse_player(number: &str) -> Result<PlayerId, StoreError> {
+    parse_base62(number.as_bytes())
+        .map(PlayerId)
+        .ok_or_else(|| StoreError::Damaged(format!("{number} is no player's number")))
+}

@@ -1,0 +1,220 @@
+//! The feed for those who watch: every partition's stream followed with one blocking read.
+//!
+//! Order holds within a partition. A hunt's change stands in every partition's stream; it is told when the first of them
+//! shows it, after what stands before it in the others, and once. Where a stream does not go on from where this reader is,
+//! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
+
+use super::entry::{FeedEntry, Ledger, parse};
+use super::hunts::PartitionState;
+use super::shared::Core;
+use crate::store::{FeedEvent, StoreError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use trove_streams::{Connection, EntryId, Event, Partition, Tail};
+
+/// Entries a stream and read.
+const ENTRIES_A_READ: usize = 500;
+/// The pause after a read that failed at once.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Follows the feeds until nobody listens.
+pub(super) struct Follower {
+    core: Core,
+    partitions: Vec<Partition>,
+    tail: Tail,
+    sender: mpsc::Sender<Vec<FeedEvent>>,
+    /// The epoch that was told last.
+    epoch: u64,
+    /// The generation of each hunt that was told last.
+    told: HashMap<u32, u64>,
+    /// Streams that do not go on from where this reader is.
+    broken: Vec<usize>,
+}
+
+impl Follower {
+    /// Follows from the positions that this instance knows now.
+    pub(super) fn new(
+        core: Core,
+        reads: Connection,
+        sender: mpsc::Sender<Vec<FeedEvent>>,
+    ) -> Result<Self, trove_streams::Error> {
+        let shared = core.shared.clone();
+        let partitions = shared.partitions();
+        let feeds = partitions.iter().map(|partition| {
+            (
+                shared.keys.partition(*partition).feed(),
+                shared.position(*partition),
+            )
+        });
+        let tail = Tail::new(reads, feeds, shared.options.feed_block, ENTRIES_A_READ)?;
+        let epoch = shared.epoch();
+        Ok(Self {
+            core,
+            partitions,
+            tail,
+            sender,
+            epoch,
+            told: HashMap::new(),
+            broken: Vec::new(),
+        })
+    }
+
+    pub(super) async fn run(mut self) {
+        while !self.sender.is_closed() {
+            let Ok(events) = self.tail.next().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let shared = &self.core.shared;
+            shared
+                .tail_heard_ms
+                .store(shared.elapsed_ms().max(1), Ordering::Relaxed);
+            let mut out = Vec::new();
+            if shared.epoch() != self.epoch {
+                self.epoch = shared.epoch();
+                self.told.clear();
+                out.push(FeedEvent::Reset { epoch: self.epoch });
+            }
+            self.take(events, &mut out).await;
+            self.mend(&mut out).await;
+            if !out.is_empty() && self.sender.send(out).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn take(&mut self, events: Vec<Event>, out: &mut Vec<FeedEvent>) {
+        let mut queues: Vec<VecDeque<FeedEntry>> =
+            self.partitions.iter().map(|_| VecDeque::new()).collect();
+        for event in events {
+            match event {
+                Event::Entry { feed, entry } => {
+                    let text = entry
+                        .field("e")
+                        .and_then(|text| std::str::from_utf8(text).ok())
+                        .unwrap_or_default();
+                    match parse(entry.id, text) {
+                        Ok(entry) => queues[feed].push_back(entry),
+                        // Whatever it is about: what was derived from the feed may be wrong from here on.
+                        Err(_) => {
+                            tracing::warn!(id = %entry.id, text, "an entry of the feed is not understood");
+                            out.push(FeedEvent::Reset { epoch: self.epoch });
+                        }
+                    }
+                }
+                Event::Broken { feed, how } => {
+                    tracing::warn!(partition = %self.partitions[feed], ?how, "the feed does not go on from here");
+                    self.broken.push(feed);
+                }
+            }
+        }
+        // A hunt's change is a barrier: what stands before it in any stream is told first.
+        while queues.iter().any(|queue| !queue.is_empty()) {
+            for queue in &mut queues {
+                while !matches!(queue.front(), None | Some(FeedEntry::Hunt { .. })) {
+                    if let Some(entry) = queue.pop_front() {
+                        tell(entry, out);
+                    }
+                }
+            }
+            let barrier = queues.iter().find_map(|queue| queue.front().cloned());
+            let Some(FeedEntry::Hunt { hunt, generation }) = barrier else {
+                continue;
+            };
+            for queue in &mut queues {
+                if queue.front() == Some(&FeedEntry::Hunt { hunt, generation }) {
+                    queue.pop_front();
+                }
+            }
+            self.tell_hunt(hunt, generation, out).await;
+        }
+    }
+
+    async fn tell_hunt(&mut self, hunt: u32, generation: u64, out: &mut Vec<FeedEvent>) {
+        if self.told.get(&hunt).is_some_and(|told| *told >= generation) {
+            return;
+        }
+        match self.core.hunt_by_number(hunt, generation).await {
+            Ok(cached) => {
+                self.told.insert(hunt, cached.hunt.generation);
+                out.push(FeedEvent::Hunt(cached.hunt.clone()));
+            }
+            // The next change tells it; until then the scripts refuse what this instance's copy would get wrong.
+            Err(error) => {
+                tracing::warn!(hunt, generation, %error, "a hunt that changed cannot be read")
+            }
+        }
+    }
+
+    /// Goes on with streams that broke, from where they are now.
+    async fn mend(&mut self, out: &mut Vec<FeedEvent>) {
+        if self.broken.is_empty() {
+            return;
+        }
+        let mut mended = Vec::new();
+        for feed in &self.broken {
+            match self.position(self.partitions[*feed]).await {
+                Ok(position) => mended.push((*feed, position)),
+                // The store is away, or another one; tried again after the next read.
+                Err(_) => return,
+            }
+        }
+        self.told.clear();
+        out.push(FeedEvent::Reset { epoch: self.epoch });
+        for (feed, position) in mended {
+            self.tail.resume(feed, position);
+        }
+        self.broken.clear();
+        if let Ok(hunts) = self.core.all_hunts().await {
+            for cached in hunts {
+                self.told.insert(cached.hunt.number, cached.hunt.generation);
+                out.push(FeedEvent::Hunt(cached.hunt.clone()));
+            }
+        }
+    }
+
+    /// The last entry of a partition's feed, by its state.
+    async fn position(&self, partition: Partition) -> Result<EntryId, StoreError> {
+        self.core.check_identity().await?;
+        let states = self.core.partition_states().await?;
+        let state = states.get(usize::from(partition.index()));
+        state
+            .map(PartitionState::last)
+            .ok_or_else(|| StoreError::Damaged("a partition has no state".into()))
+    }
+}
+
+/// Tells an entry; of several in a row about one wallet the last is enough.
+fn tell(entry: FeedEntry, out: &mut Vec<FeedEvent>) {
+    let event = match entry {
+        FeedEntry::Ledger(Ledger {
+            hunt,
+            player,
+            wallet,
+            ..
+        }) => {
+            if let Some(FeedEvent::Wallet {
+                hunt: of,
+                player: who,
+                wallet: last,
+            }) = out.last_mut()
+                && (*of, *who) == (hunt, player)
+            {
+                *last = wallet;
+                return;
+            }
+            FeedEvent::Wallet {
+                hunt,
+                player,
+                wallet,
+            }
+        }
+        FeedEntry::Erased { player } => FeedEvent::Erased { player },
+        FeedEntry::Unknown { hunt, player } => FeedEvent::Reload { hunt, player },
+        // Told by `tell_hunt`.
+        FeedEntry::Hunt { .. } => return,
+    };
+    out.push(event);
+}

@@ -1,0 +1,164 @@
+//! A Redis server of a test's own.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trove_streams::redis;
+
+/// How long a test waits for what must come. Only a failing test waits that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server with a directory of its own; ended when dropped. `TROVE_TEST_REDIS` names the directory of another binary.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    dir: TempDir,
+    args: Vec<String>,
+}
+
+fn binary() -> PathBuf {
+    match std::env::var_os("TROVE_TEST_REDIS") {
+        Some(dir) => Path::new(&dir).join("redis-server"),
+        None => PathBuf::from("redis-server"),
+    }
+}
+
+fn free_port() -> u16 {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
+    listener
+        .local_addr()
+        .expect("a bound listener has an address")
+        .port()
+}
+
+fn spawn(port: u16, dir: &Path, args: &[String]) -> Child {
+    Command::new(binary())
+        .args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--port",
+            &port.to_string(),
+        ])
+        .arg("--dir")
+        .arg(dir)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server can be started")
+}
+
+/// Whether the process listens; false once it has ended.
+fn came_up(child: &mut Child, port: u16) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            // Another process might listen there, and ours have ended for that reason.
+            std::thread::sleep(Duration::from_millis(5));
+            return matches!(child.try_wait(), Ok(None));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+#[allow(
+    dead_code,
+    reason = "not every test that has a server needs all of this"
+)]
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with further arguments.
+    pub(crate) fn with(args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        // The port was free a moment ago; if somebody else was faster, another one is tried.
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().expect("the temporary directory can be written");
+            let port = free_port();
+            let mut child = spawn(port, dir.path(), &args);
+            if came_up(&mut child, port) {
+                return Self {
+                    child,
+                    port,
+                    dir,
+                    args,
+                };
+            }
+        }
+        panic!("redis-server did not start: is it installed?");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.url())
+            .expect("this is a URL")
+            .get_connection()
+            .expect("the server answers")
+    }
+
+    /// Runs a command given in words.
+    pub(crate) fn run<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut cmd = redis::Cmd::new();
+        for word in words {
+            cmd.arg(word);
+        }
+        cmd.query(&mut self.connection())
+            .unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
+    }
+
+    /// Ends the process at once, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again on its port, with what its directory holds: nothing unless it was told to save.
+    pub(crate) fn start_again(&mut self) {
+        self.kill();
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            self.child = spawn(self.port, self.dir.path(), &self.args);
+            if came_up(&mut self.child, self.port) {
+                return;
+            }
+        }
+        panic!("redis-server did not start again on port {}", self.port);
+    }
+
+    /// Stops the process without ending it: the network answers, it does not.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .arg(format!("-{signal}"))
+            .arg(self.child.id().to_string())
+            .status();
+        assert!(status.expect("kill can be run").success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
