@@ -5,6 +5,11 @@
 //! event loop. So a poll costs either side a fraction of a system call, a held poll costs the others nothing, and ten
 //! thousand held polls need no ten thousand connections.
 //!
+//! Measured as nginx and HAProxy were in the same run, CPU a poll: a shim that is a front and one link spends 0.47 of the
+//! better of the two at 64 connections and 0.38 at 512, and leaves the server 0.28 and 0.24 of what they leave it. About
+//! 13 polls share a write of the link at 64 connections; 85 % of the shim's time is the kernel's, nearly all of it the write
+//! to the client.
+//!
 //! The server's end is a [`Backend`](crate::front::Backend) around another, [`Linked`]; the client's end a [`LinkClient`],
 //! which answers tickets of its own front. What is too large, or streams, travels over plain HTTP.
 //!
