@@ -6,6 +6,7 @@ pub mod config;
 pub mod front;
 pub mod game;
 pub mod ledger;
+pub mod link;
 pub mod metrics;
 pub mod mirror;
 pub mod serve;

@@ -1,6 +1,7 @@
 //! What each setting may be, and how settings depend on each other.
 
 use super::{EMBEDDED, Settings, SettingsError, shim};
+use crate::link::LinkPeers;
 use std::net::SocketAddr;
 use toml::Value;
 
@@ -72,6 +73,7 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
             Err(format!("is {number}; it must be 0 to {JITTER_MAX}"))
         }
         Value::String(text) => text_value(key, text),
+        Value::Array(items) if key == "server.link_peers" => items.iter().try_for_each(network),
         Value::Array(items) => items.iter().try_for_each(|item| {
             let of_shim = item.as_str().and_then(|text| shim::list_item(key, text));
             of_shim.unwrap_or_else(|| origin(item))
@@ -151,6 +153,13 @@ fn key_prefix(text: &str) -> Result<(), String> {
             "is {text:?}; it must be up to 32 of A-Z a-z 0-9 . _ - :"
         ))
     }
+}
+
+fn network(item: &Value) -> Result<(), String> {
+    let text = item.as_str().ok_or("must be a list of texts")?;
+    LinkPeers::parse([text]).map(drop).map_err(|_| {
+        format!("has {text:?}; it must be an address or a network, such as 10.1.0.0/16 or ::1")
+    })
 }
 
 fn origin(item: &Value) -> Result<(), String> {

@@ -49,6 +49,7 @@ pub struct Settings {
 pub struct ServerSettings {
     pub listen: SocketAddr,
     pub ops_listen: SocketAddr,
+    pub link_peers: Vec<String>,
     pub instance_id: String,
     pub notice_ms: u64,
     pub drain_ms: u64,

@@ -192,7 +192,7 @@ impl<B: Backend> Front<B> {
     }
 
     async fn until_empty(&self) {
-        while self.seats.open() > 0 {
+        while self.desk.seats.open() > 0 {
             self.emptied.notified().await;
         }
     }

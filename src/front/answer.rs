@@ -1,5 +1,6 @@
 //! Answers written straight into a connection's output.
 
+use super::apart::{Apart, FieldLines};
 use super::head::is_writable_field;
 use super::refusal::Refusal;
 
@@ -34,21 +35,33 @@ impl FieldBlock {
         }
         Ok(FieldBlock(block))
     }
+
+    /// The fields as lines.
+    #[must_use]
+    pub fn lines(&self) -> FieldLines<'_> {
+        FieldLines(&self.0)
+    }
 }
 
 /// Fields that the front alone writes, or drops because they concern one connection only.
-pub(super) fn is_framing(name: &str) -> bool {
-    const OURS: [&str; 8] = [
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "upgrade",
+#[must_use]
+pub fn is_framing(name: impl AsRef<[u8]>) -> bool {
+    const OURS: [&[u8]; 8] = [
+        b"connection",
+        b"content-length",
+        b"transfer-encoding",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
     ];
-    OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+    // Nearly every name is of another length, which one bit tells.
+    const LENGTHS: u32 = 1 << 2 | 1 << 7 | 1 << 10 | 1 << 14 | 1 << 16 | 1 << 17;
+    let name = name.as_ref();
+    name.len() < 32
+        && LENGTHS & (1 << name.len()) != 0
+        && OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours))
 }
 
 /// What `Connection` an answer carries.
@@ -90,6 +103,12 @@ pub struct Answer<'a> {
     start: usize,
     status: u16,
     stage: Stage,
+    /// Status and framing are left to whoever takes the parts; see [`Apart`].
+    apart: bool,
+    /// Where the body starts, once the answer is done.
+    body_from: usize,
+    /// The length of the body that HEAD leaves out.
+    length: Option<u64>,
 }
 
 impl<'a> Answer<'a> {
@@ -101,6 +120,22 @@ impl<'a> Answer<'a> {
             start,
             status: 0,
             stage: Stage::Empty,
+            apart: false,
+            body_from: start,
+            length: None,
+        }
+    }
+
+    /// An answer of which only fields and body are written.
+    pub(super) fn apart(out: &'a mut Vec<u8>, head_only: bool) -> Self {
+        let shape = Shape {
+            persistence: Persistence::Implied,
+            head_only,
+            date: b"",
+        };
+        Answer {
+            apart: true,
+            ..Answer::new(out, shape)
         }
     }
 
@@ -109,7 +144,9 @@ impl<'a> Answer<'a> {
         if self.stage == Stage::Empty && (200..=599).contains(&status) {
             self.status = status;
             self.stage = Stage::Fields;
-            push_head(self.out, status, self.shape);
+            if !self.apart {
+                push_head(self.out, status, self.shape);
+            }
         } else {
             self.stage = Stage::Broken;
         }
@@ -166,10 +203,30 @@ impl<'a> Answer<'a> {
             return;
         }
         self.stage = Stage::Done;
-        push_length(self.out, self.status, body.len());
+        self.push_length(body.len() as u64);
         if self.has_body() {
             self.out.extend_from_slice(body);
         }
+    }
+
+    /// Ends an answer to HEAD, of which the body of GET would have `length` bytes.
+    pub fn length_only(&mut self, length: u64) {
+        if self.stage != Stage::Fields || !self.shape.head_only {
+            self.stage = Stage::Broken;
+            return;
+        }
+        self.stage = Stage::Done;
+        self.push_length(length);
+    }
+
+    /// Fields that were checked before.
+    pub fn lines(&mut self, lines: FieldLines<'_>) -> &mut Self {
+        if self.stage == Stage::Fields {
+            self.out.extend_from_slice(lines.0);
+        } else {
+            self.stage = Stage::Broken;
+        }
+        self
     }
 
     /// Ends the answer with a body that `write` appends to the buffer, so that it need not be built elsewhere first.
@@ -188,17 +245,45 @@ impl<'a> Answer<'a> {
             self.stage = Stage::Broken;
             return;
         };
-        push_length(self.out, self.status, body);
+        if self.apart && self.has_body() {
+            self.body_from = from;
+            return;
+        }
+        self.push_length(body as u64);
         if self.has_body() {
             // The length was written behind the body; it belongs before it.
             self.out[from..].rotate_left(body);
         } else {
             self.out.drain(from..from + body);
+            self.body_from = self.out.len();
+        }
+    }
+
+    /// The end of the fields.
+    fn push_length(&mut self, length: u64) {
+        if self.apart {
+            self.body_from = self.out.len();
+            self.length = (!is_bodiless(self.status) && self.shape.head_only).then_some(length);
+        } else {
+            push_length(self.out, self.status, length);
         }
     }
 
     fn has_body(&self) -> bool {
         !self.shape.head_only && !is_bodiless(self.status)
+    }
+
+    /// [`Answer::finish`], for an answer that was taken apart.
+    pub(super) fn finish_apart(mut self) -> Result<Apart, Refusal> {
+        if self.stage == Stage::Fields {
+            self.body(b"");
+        }
+        let apart = Apart {
+            status: self.status,
+            fields_bytes: self.body_from - self.start,
+            length: self.length,
+        };
+        self.finish().map(|()| apart)
     }
 
     /// Ends an answer that has no body; takes back one that was not written well.
@@ -258,10 +343,10 @@ pub(super) fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// `Content-Length`, where the status has one, and the empty line.
-pub(super) fn push_length(out: &mut Vec<u8>, status: u16, length: usize) {
+pub(super) fn push_length(out: &mut Vec<u8>, status: u16, length: u64) {
     if !is_bodiless(status) {
         out.extend_from_slice(b"content-length: ");
-        push_number(out, length as u64);
+        push_number(out, length);
         out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
@@ -293,7 +378,7 @@ pub(super) fn push_refusal(
         out.extend_from_slice(b"\r\n");
     }
     let body = refusal.problem_json();
-    push_length(out, status, body.len());
+    push_length(out, status, body.len() as u64);
     if !head_only {
         out.extend_from_slice(body.as_bytes());
     }

@@ -138,6 +138,16 @@ impl Body {
         Body(None)
     }
 
+    /// A body that is all there.
+    pub(super) fn whole(bytes: Bytes) -> Body {
+        if bytes.is_empty() {
+            return Body::empty();
+        }
+        let pipe = Pipe::new(Some(bytes.len() as u64), Waker::noop());
+        pipe.give(Some(bytes), true, Waker::noop());
+        Body::streamed(pipe)
+    }
+
     pub(super) fn streamed(pipe: Arc<Pipe>) -> Body {
         Body(Some(pipe))
     }

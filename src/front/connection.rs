@@ -22,8 +22,12 @@ use super::{Backend, Front, count};
 pub(super) enum Stage {
     /// Waits for a request's head, or for the rest of it.
     Reading,
+    /// The backend has taken a request; its ticket will answer.
+    Deferred,
     /// The backend has a request.
     Exchanging,
+    /// The connection speaks another protocol.
+    Upgraded,
     /// The answer is complete; the request's body is not, and nobody wants it.
     Discarding,
     /// Sends the last answer, then closes its half.
@@ -47,6 +51,8 @@ pub(super) enum Timer {
     Answer,
     Write,
     Linger,
+    /// What the connection was upgraded to asked for it.
+    Upgraded,
 }
 
 /// What follows a step of a turn.
@@ -92,8 +98,9 @@ pub struct Connection<IO, B: Backend> {
     pub(super) kept: Option<Box<Kept>>,
     pub(super) arrived: Instant,
     pub(super) peer: SocketAddr,
-    seat: u32,
-    /// Bytes that may still be thrown away.
+    pub(super) seat: u32,
+    /// While it throws away: bytes that may still be. While it reads: bytes of input that it waits for, 0 if it cannot
+    /// know. Deferred: its place at the desk. (One number for three: see `kept`.)
     pub(super) spare: u32,
     pub(super) stage: Stage,
     pub(super) timer: Timer,
@@ -101,7 +108,7 @@ pub struct Connection<IO, B: Backend> {
     pub(super) eof: bool,
     /// The client said that it sends no more requests.
     pub(super) client_is_done: bool,
-    /// The input is known to be an incomplete head.
+    /// The input is known to be an incomplete head, or, with `spare` set, a head whose small body is incomplete.
     pub(super) incomplete: bool,
     /// No byte has arrived yet.
     pub(super) fresh: bool,
@@ -119,7 +126,7 @@ impl<IO, B: Backend> Connection<IO, B> {
     /// Every seat is taken. [`Connection::turn_away`] tells the client.
     pub fn admit(front: &Arc<Front<B>>, io: IO, peer: SocketAddr) -> Result<Self, IO> {
         let max = front.limits.connections_max + front.refusing.load(Relaxed);
-        let Some(seat) = front.seats.take(max) else {
+        let Some(seat) = front.desk.seats.take(max) else {
             return Err(io);
         };
         count(&front.counters.accepted);
@@ -130,7 +137,7 @@ impl<IO, B: Backend> Connection<IO, B> {
     pub fn turn_away(front: &Arc<Front<B>>, io: IO, peer: SocketAddr) -> Option<Self> {
         let refusing = front.refusing.load(Relaxed);
         let seat = if refusing < front.limits.refusals_max {
-            front.seats.take(u32::MAX)
+            front.desk.seats.take(u32::MAX)
         } else {
             None
         };
@@ -176,8 +183,9 @@ impl<IO, B: Backend> Drop for Connection<IO, B> {
         if self.refused {
             self.front.refusing.fetch_sub(1, Relaxed);
         }
-        self.front.seats.give_back(self.seat);
-        if self.front.is_draining() && self.front.seats.open() == 0 {
+        self.leave_desk();
+        self.front.desk.seats.give_back(self.seat);
+        if self.front.is_draining() && self.front.desk.seats.open() == 0 {
             self.front.emptied.notify_one();
         }
     }
@@ -192,7 +200,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        let mut scratch = Scratch::take(this.front.unix_s.load(Relaxed));
+        let mut scratch = Scratch::take(this.front.desk.unix_s.load(Relaxed));
         let flow = this.turn(cx, &mut scratch);
         debug_assert!(
             flow == Flow::End || scratch.out.is_empty(),
@@ -237,7 +245,7 @@ where
             .is_none_or(|known| !known.will_wake(cx.waker()))
         {
             self.waker = Some(cx.waker().clone());
-            self.front.seats.set_waker(self.seat, cx.waker());
+            self.front.desk.seats.set_waker(self.seat, cx.waker());
         }
         if self.front.has_ended() {
             return Flow::End;
@@ -245,7 +253,7 @@ where
         if let Some(kept) = &mut self.kept {
             s.load(&mut kept.carry);
         }
-        if self.front.seats.take_fired(self.seat) && self.on_timer(s) == Flow::End {
+        if self.front.desk.seats.take_fired(self.seat) && self.on_timer(s) == Flow::End {
             return Flow::End;
         }
         if (self.unflushed || !self.unsent().is_empty())
@@ -256,7 +264,9 @@ where
         loop {
             let flow = match self.stage {
                 Stage::Reading => self.reading(cx, s),
+                Stage::Deferred => self.deferred(cx, s),
                 Stage::Exchanging => self.exchanging(cx, s),
+                Stage::Upgraded => self.upgraded(cx, s),
                 Stage::Discarding => self.discarding(cx, s),
                 Stage::Closing => self.closing(cx, s),
                 Stage::Lingering => self.lingering(cx, s),
@@ -279,7 +289,7 @@ where
         self.timer = timer;
         let limits = &self.front.limits;
         let ms = match timer {
-            Timer::None => return self.front.seats.disarm(self.seat),
+            Timer::None => return self.front.desk.seats.disarm(self.seat),
             Timer::Silent => limits.silent_timeout_ms,
             Timer::Idle => limits.idle_timeout_ms,
             Timer::Header => limits.header_timeout_ms,
@@ -287,15 +297,23 @@ where
             Timer::Answer => limits.answer_timeout_ms,
             Timer::Write => limits.write_timeout_ms,
             Timer::Linger | Timer::LastCall => limits.linger_timeout_ms,
+            // Only `arm_in` knows its time.
+            Timer::Upgraded => return,
         };
-        self.front.seats.arm(self.seat, ms);
+        self.front.desk.seats.arm(self.seat, ms);
+    }
+
+    /// Sets the seat's deadline to `ms` from now, whatever it was.
+    pub(super) fn arm_in(&mut self, timer: Timer, ms: u32) {
+        self.timer = timer;
+        self.front.desk.seats.arm(self.seat, ms);
     }
 
     fn on_timer(&mut self, s: &mut Scratch) -> Flow {
         let timer = std::mem::replace(&mut self.timer, Timer::None);
         match timer {
             Timer::None => return Flow::Go,
-            Timer::Silent | Timer::LastCall | Timer::Idle => {
+            Timer::Silent | Timer::LastCall | Timer::Idle | Timer::Upgraded => {
                 self.expired = true;
                 return Flow::Go;
             }
@@ -307,6 +325,13 @@ where
             Timer::Header => self.refuse(s, Refusal::HeaderTimeout),
             Timer::Body if self.stage == Stage::Discarding => self.stage = Stage::Closing,
             Timer::Body => self.fail_exchange(s, Refusal::BodyTimeout),
+            // The answer may have come in the same moment; then it is not too late.
+            Timer::Answer if self.stage == Stage::Deferred => {
+                if !self.front.desk.waits(self.spare) {
+                    return Flow::Go;
+                }
+                self.give_up(Refusal::AnswerTimeout, s);
+            }
             Timer::Answer => self.fail_exchange(s, Refusal::AnswerTimeout),
         }
         count(&self.front.counters.timeouts);

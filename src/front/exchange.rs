@@ -11,16 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Persistence, Shape};
 use super::body::{Body, BodyError, Pipe};
-use super::chunk::ChunkDecoder;
 use super::connection::{Connection, Flow, Sent, Stage, Timer};
-use super::framing::Framing;
-use super::head::Head;
 use super::intake::Intake;
 use super::refusal::Refusal;
-use super::request;
 use super::response::{Delimiter, write_head};
 use super::scratch::Scratch;
+use super::upgrade::Upgraded;
 use super::{Backend, Front, count};
+
+mod begin;
 
 /// How far the backend is.
 enum Progress<B: Backend> {
@@ -29,6 +28,8 @@ enum Progress<B: Backend> {
     Calling(Pin<Box<B::Future>>),
     Streaming(Pin<Box<B::Body>>),
     Over,
+    /// No exchange any more, but kept where one would be: so that only connections that have it pay for it.
+    Upgraded(Box<dyn Upgraded>),
 }
 
 /// One request and its answer. Boxed, so that a connection without one is small.
@@ -64,56 +65,11 @@ enum Step {
 }
 
 impl<B: Backend> Exchange<B> {
-    /// Prepares an exchange and the request for it. `raw` is the head as read.
-    ///
-    /// # Errors
-    /// The body is announced as too large, or the head is not one that `http` takes.
-    pub(super) fn begin(
-        front: &Front<B>,
-        head: &Head<'_>,
-        raw: &[u8],
-        shape: Shape<'_>,
-        waker: &Waker,
-    ) -> Result<(Box<Exchange<B>>, http::Request<Body>), Refusal> {
-        let limits = &front.limits;
-        let framing = head.framing();
-        let (intake, length) = match framing {
-            Framing::Empty => (Intake::Done, Some(0)),
-            Framing::Length(length) => (Intake::Length(length), Some(length)),
-            Framing::Chunked => {
-                let decoder =
-                    ChunkDecoder::new(limits.chunk_line_bytes_max, limits.chunk_overhead_bytes_max);
-                (Intake::Chunked(decoder), None)
-            }
-        };
-        let body_max = match framing {
-            Framing::Empty => 0,
-            _ => front
-                .backend
-                .body_bytes_max(head)
-                .unwrap_or(limits.body_bytes_max),
-        };
-        if length.is_some_and(|length| length > body_max) {
-            return Err(Refusal::BodyTooLarge);
+    pub(super) fn upgraded(&mut self) -> Option<&mut Box<dyn Upgraded>> {
+        match &mut self.progress {
+            Progress::Upgraded(upgraded) => Some(upgraded),
+            _ => None,
         }
-        let pipe = (framing != Framing::Empty).then(|| Pipe::new(length, waker));
-        let body = pipe.clone().map_or_else(Body::empty, Body::streamed);
-        let request = request::build(head, raw, body)?;
-        let exchange = Box::new(Exchange {
-            progress: Progress::Ready,
-            intake,
-            pipe,
-            body_left: body_max,
-            since_timer: 0,
-            owes_continue: head.expects_continue(),
-            delimiter: Delimiter::None,
-            persistence: shape.persistence,
-            head_only: shape.head_only,
-            minor: head.minor_version(),
-            piece: Bytes::new(),
-            piece_is_chunk: false,
-        });
-        Ok((exchange, request))
     }
 
     /// Gives the request to the backend.
@@ -152,7 +108,7 @@ impl<B: Backend> Exchange<B> {
     }
 
     /// Consumes what the input has of the body; `None` if that was framing only.
-    fn decode(&mut self, s: &mut Scratch) -> Result<Option<Bytes>, Refusal> {
+    pub(super) fn decode(&mut self, s: &mut Scratch) -> Result<Option<Bytes>, Refusal> {
         let (consumed, piece) = self.intake.take(&s.input[s.start..s.end], self.body_left)?;
         self.body_left = self
             .body_left
@@ -257,6 +213,7 @@ impl<B: Backend> Exchange<B> {
                     }
                 }
                 Progress::Over => return Step::Over,
+                Progress::Upgraded(_) => return Step::Cut,
             }
         }
     }
@@ -269,6 +226,11 @@ impl<B: Backend> Exchange<B> {
         } else {
             self.piece.slice(bytes..)
         };
+    }
+
+    /// Whether nothing more of the request's body is to come.
+    pub(super) fn has_whole_body(&self) -> bool {
+        matches!(self.intake, Intake::Done)
     }
 
     fn has_begun_answer(&self) -> bool {
@@ -391,11 +353,11 @@ where
     }
 
     /// While the backend works: notices a reset, and takes a bounded part of what is pipelined.
-    fn read_ahead(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
         let reads = self
             .exchange
             .as_ref()
-            .is_some_and(|exchange| matches!(exchange.intake, Intake::Done));
+            .is_none_or(|exchange| matches!(exchange.intake, Intake::Done));
         let max = self.front.limits.pipelined_bytes_max as usize;
         while reads && !self.eof && s.pending() < max {
             match self.read(cx, s, max - s.pending()) {
@@ -454,47 +416,5 @@ where
         count(&self.front.counters.cut_answers);
         self.exchange = None;
         self.stage = Stage::Cutting;
-    }
-
-    /// Reads the rest of a body that nobody wants, up to a bound, to keep the connection.
-    pub(super) fn discarding(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
-        loop {
-            let Some(exchange) = &mut self.exchange else {
-                return Flow::End;
-            };
-            let before = s.pending();
-            if before > 0 && exchange.decode(s).is_err() {
-                self.stage = Stage::Closing;
-                return Flow::Go;
-            }
-            if matches!(exchange.intake, Intake::Done) {
-                self.exchange = None;
-                self.timer = Timer::None;
-                self.stage = Stage::Reading;
-                return Flow::Go;
-            }
-            let discarded = u32::try_from(before - s.pending()).unwrap_or(u32::MAX);
-            match self.spare.checked_sub(discarded) {
-                Some(spare) => self.spare = spare,
-                None => {
-                    self.client_is_done = false;
-                    self.stage = Stage::Closing;
-                    return Flow::Go;
-                }
-            }
-            if !s.out.is_empty()
-                && let Sent::Stopped(flow) = self.send(cx, s)
-            {
-                return flow;
-            }
-            match self.read(cx, s, usize::MAX) {
-                Poll::Pending => {
-                    self.arm(Timer::Body);
-                    return Flow::Wait;
-                }
-                Poll::Ready(Ok(0) | Err(_)) => return Flow::End,
-                Poll::Ready(Ok(_)) => {}
-            }
-        }
     }
 }

@@ -21,6 +21,10 @@ pub(super) struct Seen {
     coding: Option<Coding>,
     pub(super) close: bool,
     pub(super) keep_alive: bool,
+    /// `Connection` names `upgrade`.
+    pub(super) upgrade: bool,
+    /// A field is there that no one behind this server shall see.
+    pub(super) fields_of_connection: bool,
     pub(super) expects_continue: bool,
 }
 
@@ -53,6 +57,7 @@ impl Seen {
         let names_chunked = value
             .windows(7)
             .any(|window| window.eq_ignore_ascii_case(b"chunked"));
+        self.fields_of_connection = true;
         self.coding = Some(if value.eq_ignore_ascii_case(b"chunked") {
             Coding::Chunked
         } else if names_chunked || value.is_empty() {
@@ -76,11 +81,14 @@ impl Seen {
     }
 
     pub(super) fn connection(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        self.fields_of_connection = true;
         for option in connection_options(value) {
             if option.eq_ignore_ascii_case(b"close") {
                 self.close = true;
             } else if option.eq_ignore_ascii_case(b"keep-alive") {
                 self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
             } else if PROTECTED
                 .iter()
                 .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
@@ -114,7 +122,7 @@ const PROTECTED: [&str; 8] = [
 ];
 
 /// The comma-separated options of a `Connection` field.
-pub(super) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)

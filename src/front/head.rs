@@ -7,7 +7,7 @@ use std::time::Instant;
 use memchr::memchr;
 
 use super::chunk::is_token;
-use super::framing::{Framing, Seen};
+use super::framing::{Framing, Seen, connection_options};
 use super::limits::{FIELDS_CAPACITY, Limits};
 use super::refusal::Refusal;
 use super::target::{is_host, split_target};
@@ -40,6 +40,7 @@ struct Known {
     if_none_match: u8,
     prefer: u8,
     traceparent: u8,
+    upgrade: u8,
 }
 
 /// The head of one request, borrowed from the read buffer.
@@ -60,6 +61,8 @@ pub struct Head<'h> {
     minor: u8,
     keep_alive: bool,
     expects_continue: bool,
+    is_upgrade: bool,
+    has_connection_fields: bool,
 }
 
 impl<'h> Head<'h> {
@@ -109,6 +112,7 @@ impl<'h> Head<'h> {
             if_none_match: ABSENT,
             prefer: ABSENT,
             traceparent: ABSENT,
+            upgrade: ABSENT,
         };
         for (index, field) in (0u8..).zip(fields.iter()) {
             // The length sorts out nearly every field without a comparison.
@@ -119,6 +123,14 @@ impl<'h> Head<'h> {
                 }
                 6 if is(field, "prefer") => first(&mut known.prefer, index),
                 6 if is(field, "expect") => seen.expect(field.value)?,
+                7 if is(field, "upgrade") => {
+                    seen.fields_of_connection = true;
+                    first(&mut known.upgrade, index);
+                }
+                2 if is(field, "te") => seen.fields_of_connection = true,
+                7 if is(field, "trailer") => seen.fields_of_connection = true,
+                16 if is(field, "proxy-connection") => seen.fields_of_connection = true,
+                10 if is(field, "keep-alive") => seen.fields_of_connection = true,
                 10 if is(field, "connection") => seen.connection(field.value)?,
                 11 if is(field, "traceparent") => first(&mut known.traceparent, index),
                 13 if is(field, "authorization") => first(&mut known.authorization, index),
@@ -154,6 +166,8 @@ impl<'h> Head<'h> {
             } else {
                 !seen.close
             },
+            is_upgrade: seen.upgrade && minor == 1 && framing == Framing::Empty && method == "GET",
+            has_connection_fields: seen.fields_of_connection,
             expects_continue: seen.expects_continue && minor == 1 && framing != Framing::Empty,
         }))
     }
@@ -230,6 +244,30 @@ impl<'h> Head<'h> {
     #[must_use]
     pub fn traceparent(&self) -> Option<&'h [u8]> {
         self.at(self.known.traceparent)
+    }
+
+    /// The protocols of `Upgrade`, where `Connection` names it too and the request is a GET of HTTP/1.1 without a body.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<&'h [u8]> {
+        self.at(self.known.upgrade).filter(|_| self.is_upgrade)
+    }
+
+    /// Whether any of the fields concerns this connection only, or is named by one that does. (`Content-Length` does
+    /// not count.)
+    #[must_use]
+    pub fn has_connection_fields(&self) -> bool {
+        self.has_connection_fields
+    }
+
+    /// Whether `Connection` names this field, which then concerns this connection only.
+    #[must_use]
+    pub fn connection_names(&self, name: &str) -> bool {
+        let mut lists = self
+            .fields()
+            .filter(|(field, _)| field.eq_ignore_ascii_case("connection"));
+        lists.any(|(_, list)| {
+            connection_options(list).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+        })
     }
 
     /// How the end of the body is known.
@@ -349,11 +387,12 @@ fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
 }
 
 /// Whether a field's name and value can be written to the wire without changing what the message means.
-pub(super) fn is_writable_field(name: &str, value: &[u8]) -> bool {
+pub(super) fn is_writable_field(name: impl AsRef<[u8]>, value: &[u8]) -> bool {
+    let name = name.as_ref();
     // No early way out: the compiler makes vector code of the second line, which an `all` would not be.
     let good = |byte: u8| (byte >= b' ' && byte != 0x7f) || byte == b'\t';
     let value = value.iter().fold(true, |all, byte| all & good(*byte));
-    value && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_token(byte))
+    value && !name.is_empty() && name.iter().fold(true, |all, byte| all & is_token(*byte))
 }
 
 #[cfg(test)]

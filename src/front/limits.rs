@@ -35,6 +35,8 @@ pub struct Limits {
     pub method_bytes_max: u32,
     /// Bytes of a request's body, unless the backend says otherwise for the request; past it 413. Default 8 MiB.
     pub body_bytes_max: u64,
+    /// Bytes of a body that a backend may ask to have whole before it is offered the request. Default 4 KiB.
+    pub small_body_bytes_max: u32,
     /// Bytes of one chunk's size line: digits and extensions. Past it 400. Default 256.
     pub chunk_line_bytes_max: u32,
     /// Bytes of all chunk extensions of a body, and of its trailers. Past it 400. Default 4 KiB.
@@ -92,6 +94,7 @@ impl Default for Limits {
             target_bytes_max: 8 * 1024,
             method_bytes_max: 32,
             body_bytes_max: 8 * 1024 * 1024,
+            small_body_bytes_max: 4 * 1024,
             chunk_line_bytes_max: 256,
             chunk_overhead_bytes_max: 4 * 1024,
             pipelined_bytes_max: 16 * 1024,
@@ -140,8 +143,9 @@ impl Limits {
                 "fields_max is above what a head is parsed into (128)",
             ),
             (
-                u64::from(self.head_bytes_max) <= half_buffer,
-                "head_bytes_max is above half of the read buffer (32 KiB)",
+                u64::from(self.head_bytes_max) + u64::from(self.small_body_bytes_max)
+                    <= half_buffer,
+                "head_bytes_max and small_body_bytes_max together are above half of the read buffer (32 KiB)",
             ),
             (
                 u64::from(self.pipelined_bytes_max) <= half_buffer,

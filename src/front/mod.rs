@@ -7,9 +7,9 @@
 //! runtime's registration of its socket another 256, both aligned to 128. A poll answered at once is one read and one
 //! write; of its CPU time 85 % is the kernel's.
 //!
-//! The life of a connection (`connection.rs`): it *reads* until it has a head; offers it to
-//! [`Backend::answer_now`]; if that declines, holds an *exchange* with [`Backend::call`], feeding it the body and
-//! writing its answer; *discards* what was not wanted of the body; and reads on. In the end it *closes* its half and
+//! The life of a connection (`connection.rs`): it *reads* until it has a head, and a small body if the backend wants that whole; offers
+//! it to [`Backend::answer_now`]; if that declines, to [`Backend::take`], and waits for the ticket's answer (*deferred*);
+//! if that declines too, holds an *exchange* with [`Backend::call`], feeding it the body and writing its answer; *discards* what was not wanted of the body; and reads on. In the end it *closes* its half and
 //! *lingers* until the client has closed the other, so that the last answer is not lost to a reset.
 //!
 //! What holds:
@@ -20,15 +20,22 @@
 //!   tell, as ever.)
 //! - A panic of the backend ends one connection.
 //!
-//! What is deliberately absent: HTTP/2, upgrades (the `Upgrade` field is dropped), trailers in either direction (they
-//! are checked and dropped), and decoding of paths.
+//! - A request that was taken is answered once: by its ticket, or with 502 if that is dropped, or with 503 when its time is
+//!   over. A ticket knows its request by a number that is never used again, and opens no other.
+//!
+//! What is deliberately absent: HTTP/2, upgrades that no backend takes (the `Upgrade` field is dropped), trailers in
+//! either direction (they are checked and dropped), and decoding of paths.
 
 mod accept;
 mod answer;
+mod apart;
 mod body;
 mod chunk;
 mod closing;
 mod connection;
+mod deferred;
+mod desk;
+mod discard;
 mod exchange;
 mod framing;
 mod head;
@@ -43,10 +50,11 @@ mod scratch;
 mod seats;
 mod service;
 mod target;
+mod upgrade;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -54,17 +62,22 @@ use http::{Request, Response};
 use tokio::sync::Notify;
 
 pub use accept::{descriptors_max, serve};
-pub use answer::{Answer, FieldBlock, UnwritableField};
+pub use answer::{Answer, FieldBlock, UnwritableField, is_framing};
+pub use apart::{Apart, FieldLines};
 pub use body::{Body, BodyError};
 pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
-pub use framing::Framing;
+pub use desk::{Offer, Ticket};
+pub use framing::{Framing, connection_options};
 pub use head::{FieldSlots, Head, Origin, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
 pub use refusal::Refusal;
+pub use request::whole_request;
 pub use seats::TICK_MS;
 pub use service::{ServiceBackend, ServiceFuture};
+pub use upgrade::{Stream, Upgraded, UpgradedTurn};
 
+use desk::Desk;
 use seats::Seats;
 
 /// What stands behind a front: the application in this process, or servers elsewhere.
@@ -81,6 +94,44 @@ pub trait Backend: Send + Sync + 'static {
     fn answer_now(&self, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
         let _ = (head, answer);
         false
+    }
+
+    /// Whether this request, whose body is of a declared length up to [`Limits::small_body_bytes_max`], is to be offered to
+    /// [`Backend::answer_whole`] and [`Backend::take`] once its body has arrived. Asked again for each part that arrives.
+    ///
+    /// Not asked about a request with `Expect`, whose body comes only when it is read.
+    fn wants_whole(&self, head: &Head<'_>) -> bool {
+        let _ = head;
+        false
+    }
+
+    /// [`Backend::answer_now`] for a request whose whole, small body is there: see [`Backend::wants_whole`].
+    fn answer_whole(&self, head: &Head<'_>, body: &[u8], answer: &mut Answer<'_>) -> bool {
+        let _ = (head, body, answer);
+        false
+    }
+
+    /// A chance to take a request that was not answered at once, and to answer it later through the ticket that
+    /// [`Offer::ticket`] draws: without an `http::Request`, and without a future of its own. A request of which no ticket
+    /// was drawn goes to [`Backend::call`].
+    ///
+    /// Offered for requests without a body and for those that [`Backend::wants_whole`] asked for.
+    fn take(&self, offer: &mut Offer<'_>) {
+        let _ = offer;
+    }
+
+    /// The client of a request that was taken has gone, or has been told that the answer took too long: its ticket has
+    /// become worthless. `note` is what [`Ticket::set_note`] left. Called from the connection's own turn or its drop.
+    fn gone(&self, note: u64) {
+        let _ = note;
+    }
+
+    /// Whether a connection whose client asks for another protocol ([`Head::upgrade`]) shall become what is returned: 101
+    /// is sent, and from then on the byte stream is its own. `None` leaves the request an ordinary one, as
+    /// RFC 9110 7.8 allows.
+    fn upgrade(&self, head: &Head<'_>) -> Option<Box<dyn Upgraded>> {
+        let _ = head;
+        None
     }
 
     /// The most bytes that this request's body may have, where it is not [`Limits::body_bytes_max`].
@@ -131,13 +182,12 @@ pub struct Counters {
 pub struct Front<B: Backend> {
     backend: Arc<B>,
     limits: Limits,
-    seats: Seats,
+    /// Places, clock, and the requests whose answers are awaited; shared with their tickets.
+    desk: Arc<Desk>,
     counters: Counters,
-    phase: AtomicU8,
     /// Refused connections that linger; they have seats of their own.
     refusing: AtomicU32,
     started: Instant,
-    unix_s: AtomicU64,
     emptied: Notify,
 }
 
@@ -150,13 +200,11 @@ impl<B: Backend> Front<B> {
         limits.check()?;
         Ok(Arc::new(Front {
             backend,
-            seats: Seats::new(limits.connections_max + limits.refusals_max),
+            desk: Desk::new(Seats::new(limits.connections_max + limits.refusals_max)),
             limits,
             counters: Counters::default(),
-            phase: AtomicU8::new(Phase::Serving as u8),
             refusing: AtomicU32::new(0),
             started: Instant::now(),
-            unix_s: AtomicU64::new(unix_s()),
             emptied: Notify::new(),
         }))
     }
@@ -173,29 +221,39 @@ impl<B: Backend> Front<B> {
 
     /// Connections open now, without those that are being refused.
     pub fn connections(&self) -> u32 {
-        self.seats
+        self.desk
+            .seats
             .open()
             .saturating_sub(self.refusing.load(Relaxed))
     }
 
     /// Moves to a phase, never back, and lets every connection act on it.
     pub fn enter(&self, phase: Phase) {
-        let before = self.phase.fetch_max(phase as u8, Relaxed);
+        let before = self.desk.phase.fetch_max(phase as u8, Relaxed);
         if before < phase as u8 && phase >= Phase::Draining {
-            self.seats.wake_all();
+            self.desk.seats.wake_all();
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        match self.desk.phase.load(Relaxed) {
+            0 => Phase::Serving,
+            1 => Phase::Notice,
+            2 => Phase::Draining,
+            _ => Phase::Ended,
         }
     }
 
     fn is_closing(&self) -> bool {
-        self.phase.load(Relaxed) >= Phase::Notice as u8
+        self.desk.is_closing()
     }
 
     fn is_draining(&self) -> bool {
-        self.phase.load(Relaxed) >= Phase::Draining as u8
+        self.desk.phase.load(Relaxed) >= Phase::Draining as u8
     }
 
     fn has_ended(&self) -> bool {
-        self.phase.load(Relaxed) >= Phase::Ended as u8
+        self.desk.phase.load(Relaxed) >= Phase::Ended as u8
     }
 
     /// Moves the clock of timers and of `Date` on, every [`TICK_MS`], for ever.
@@ -205,9 +263,10 @@ impl<B: Backend> Front<B> {
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
-            self.unix_s.store(unix_s(), Relaxed);
+            self.desk.unix_s.store(unix_s(), Relaxed);
             let ticks = self.started.elapsed().as_millis() / u128::from(TICK_MS) + 1;
-            self.seats
+            self.desk
+                .seats
                 .tick(u32::try_from(ticks).unwrap_or(u32::MAX - 1));
         }
     }
@@ -215,7 +274,7 @@ impl<B: Backend> Front<B> {
     /// A refusal's whole answer, for a connection that has no turn of its own.
     fn refusal(&self, refusal: Refusal) -> Vec<u8> {
         let mut answer = Vec::new();
-        let scratch = scratch::Scratch::take(self.unix_s.load(Relaxed));
+        let scratch = scratch::Scratch::take(self.desk.unix_s.load(Relaxed));
         let retry_after_s = self.retry_after_s();
         answer::push_refusal(&mut answer, refusal, false, &scratch.date, retry_after_s);
         scratch.give_back();
@@ -230,7 +289,7 @@ impl<B: Backend> Front<B> {
             .counters
             .refused_connections
             .load(Relaxed)
-            .wrapping_add(self.unix_s.load(Relaxed));
+            .wrapping_add(self.desk.unix_s.load(Relaxed));
         let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         self.limits.retry_after_s_min + u32::try_from(hash % u64::from(spread)).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Between requests: reading a head, and answering it or handing it on.
+//! Between requests: reading a head, and a small body where that is wanted whole; answering, or handing it on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
@@ -8,11 +8,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Answer, Persistence, Shape};
 use super::connection::{Connection, Flow, Sent, Stage, Timer};
+use super::desk::Offer;
 use super::exchange::Exchange;
 use super::framing::Framing;
 use super::head::{Head, Origin, field_slots};
 use super::refusal::Refusal;
 use super::scratch::Scratch;
+use super::upgrade::push_switching;
 use super::{Backend, count};
 
 impl<IO, B> Connection<IO, B>
@@ -39,8 +41,15 @@ where
             }
             let known = s.pending();
             match self.read(cx, s, usize::MAX) {
-                Poll::Ready(Ok(0)) => return Flow::End,
-                Poll::Ready(Err(_)) => return Flow::End,
+                Poll::Ready(Ok(0)) if self.incomplete && self.spare > 0 => {
+                    self.refuse(s, Refusal::IncompleteBody);
+                    return Flow::Go;
+                }
+                Poll::Ready(Ok(0) | Err(_)) => return Flow::End,
+                // A body that its backend wants whole.
+                Poll::Ready(Ok(_)) if self.incomplete && self.spare > 0 => {
+                    self.incomplete = s.pending() < self.spare as usize;
+                }
                 Poll::Ready(Ok(_)) => {
                     // A head that trickles in is not parsed anew for every byte: only when a line has ended, or when it
                     // may have become too long.
@@ -63,6 +72,7 @@ where
                         return Flow::Go;
                     }
                     self.arm(match (s.pending() > 0, self.fresh) {
+                        (true, _) if self.incomplete && self.spare > 0 => Timer::Body,
                         (true, _) => Timer::Header,
                         (_, true) if self.front.is_draining() => Timer::LastCall,
                         (_, true) => Timer::Silent,
@@ -94,6 +104,7 @@ where
             Ok(Some(head)) => head,
             Ok(None) => {
                 self.incomplete = true;
+                self.spare = 0;
                 return Flow::Go;
             }
             Err(refusal) => {
@@ -115,19 +126,54 @@ where
         };
         let head_only = shape.head_only;
         self.client_is_done = !head.keep_alive();
+        if head.upgrade().is_some() && !self.front.is_closing() {
+            // Safe to go on after a panic: nothing of the backend is kept.
+            match catch_unwind(AssertUnwindSafe(|| self.front.backend.upgrade(&head))) {
+                Ok(None) => {}
+                Ok(Some(upgraded)) => {
+                    push_switching(out, upgraded.protocol());
+                    let bytes = head.bytes();
+                    s.consume(bytes);
+                    self.timer = Timer::None;
+                    self.exchange = Some(Exchange::of_upgraded(upgraded));
+                    self.stage = Stage::Upgraded;
+                    return Flow::Go;
+                }
+                Err(_) => return self.panicked(s, head_only),
+            }
+        }
         let bytes = head.bytes();
-        if head.framing() == Framing::Empty {
+        let body_bytes = match head.framing() {
+            Framing::Empty => Some(0),
+            Framing::Length(length) => match self.wanted_whole(&head, length) {
+                Ok(wanted) => wanted,
+                Err(()) => return self.panicked(s, head_only),
+            },
+            Framing::Chunked => None,
+        };
+        if let Some(body_bytes) = body_bytes {
+            let Some(body) = unread[bytes..].get(..body_bytes) else {
+                // Read on: this comes back when all of it is there.
+                self.incomplete = true;
+                self.spare = u32::try_from(bytes + body_bytes).unwrap_or(u32::MAX);
+                self.timer = Timer::None;
+                return Flow::Go;
+            };
             let before = out.len();
             let mut answer = Answer::new(out, shape);
             // Safe to go on after a panic: all it can have left half done is the output, which is cut back.
             let answered = catch_unwind(AssertUnwindSafe(|| {
-                self.front.backend.answer_now(&head, &mut answer)
+                if body_bytes == 0 {
+                    self.front.backend.answer_now(&head, &mut answer)
+                } else {
+                    self.front.backend.answer_whole(&head, body, &mut answer)
+                }
             }));
             match answered {
                 Ok(true) => match answer.finish() {
                     Ok(()) => {
                         let closes = shape.persistence == Persistence::Close;
-                        s.consume(bytes);
+                        s.consume(bytes + body_bytes);
                         if closes {
                             self.stage = Stage::Closing;
                             return Flow::Go;
@@ -142,10 +188,26 @@ where
                 Ok(false) => out.truncate(before),
                 Err(_) => {
                     out.truncate(before);
-                    count(&self.front.counters.panics);
-                    self.refuse_method(s, Refusal::Internal, head_only);
+                    return self.panicked(s, head_only);
+                }
+            }
+            let desk = (&self.front.desk, self.seat);
+            let mut offer = Offer::new(&head, &unread[..bytes], body, desk, shape);
+            // Safe to go on after a panic: its ticket is abandoned below.
+            let taken = catch_unwind(AssertUnwindSafe(|| self.front.backend.take(&mut offer)));
+            if let Some(place) = offer.drawn() {
+                s.consume(bytes + body_bytes);
+                self.timer = Timer::None;
+                self.spare = place;
+                self.stage = Stage::Deferred;
+                if taken.is_ok() {
                     return Flow::Go;
                 }
+                self.leave_desk();
+                return self.panicked(s, head_only);
+            }
+            if taken.is_err() {
+                return self.panicked(s, head_only);
             }
         }
         self.timer = Timer::None;
@@ -159,15 +221,45 @@ where
                     return Flow::Go;
                 }
                 if exchange.call(&self.front, request).is_err() {
-                    count(&self.front.counters.panics);
                     self.exchange = Some(exchange);
-                    self.refuse_method(s, Refusal::Internal, head_only);
-                    return Flow::Go;
+                    return self.panicked(s, head_only);
                 }
                 self.exchange = Some(exchange);
             }
             Err(refusal) => self.refuse_method(s, refusal, head_only),
         }
+        Flow::Go
+    }
+
+    /// The length of a request's body, if the backend wants it whole and it may be so long.
+    ///
+    /// # Errors
+    /// The backend panicked.
+    fn wanted_whole(&self, head: &Head<'_>, length: u64) -> Result<Option<usize>, ()> {
+        let limits = &self.front.limits;
+        if length > limits.small_body_bytes_max.into() || head.expects_continue() {
+            return Ok(None);
+        }
+        let backend = &self.front.backend;
+        // Safe to go on after a panic: nothing of the backend is kept.
+        let wanted = catch_unwind(AssertUnwindSafe(|| {
+            backend.wants_whole(head)
+                && length
+                    <= backend
+                        .body_bytes_max(head)
+                        .unwrap_or(limits.body_bytes_max)
+        }));
+        match wanted {
+            Ok(true) => Ok(usize::try_from(length).ok()),
+            Ok(false) => Ok(None),
+            Err(_) => Err(()),
+        }
+    }
+
+    /// The backend panicked over a request.
+    fn panicked(&mut self, s: &mut Scratch, head_only: bool) -> Flow {
+        count(&self.front.counters.panics);
+        self.refuse_method(s, Refusal::Internal, head_only);
         Flow::Go
     }
 }

@@ -74,6 +74,15 @@ pub(super) fn build(head: &Head<'_>, raw: &[u8], body: Body) -> Result<Request<B
     Ok(request)
 }
 
+/// The request that `head`, parsed from all of `raw`, and a body that is all there make, as
+/// [`Backend::call`](super::Backend::call) takes it.
+///
+/// # Errors
+/// What `http` does not take although the head was well formed.
+pub fn whole_request(head: &Head<'_>, raw: &[u8], body: Bytes) -> Result<Request<Body>, Refusal> {
+    build(head, raw, Body::whole(body))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::head::{Origin, field_slots};

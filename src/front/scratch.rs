@@ -111,7 +111,7 @@ impl Scratch {
     }
 }
 
-fn date_field(unix_s: u64) -> String {
+pub(super) fn date_field(unix_s: u64) -> String {
     let mut field = String::with_capacity(40);
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s);
     // Writing to a String cannot fail.

@@ -120,6 +120,11 @@ impl Seats {
         }
     }
 
+    /// Wakes the connection of one seat.
+    pub(super) fn wake(&self, seat: u32) {
+        wake(&self.wakers[seat as usize]);
+    }
+
     pub(super) fn wake_all(&self) {
         let high = self.high.load(Relaxed) as usize;
         self.wakers[..high].iter().for_each(wake);

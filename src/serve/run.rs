@@ -8,6 +8,7 @@ use super::{demo, load, socket};
 use crate::auth::Keys;
 use crate::config::Settings;
 use crate::front::{Front, Limits, Phase, descriptors_max};
+use crate::link::{LinkLimits, LinkPeers, Linked};
 use crate::metrics::Gauges;
 
 use crate::store::embedded::OpenError;
@@ -114,8 +115,16 @@ async fn serve(
     follow(&app).await;
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
-    let front =
-        Front::new(Arc::new(AppBackend::new(app.clone())), limits).map_err(io::Error::other)?;
+    let peers = app.settings().server.link_peers.clone();
+    let peers = LinkPeers::parse(peers.iter().map(String::as_str)).map_err(io::Error::other)?;
+    let links = LinkLimits::default();
+    let backend = Linked::new(
+        Arc::new(AppBackend::new(app.clone())),
+        peers,
+        links,
+        limits.clone(),
+    );
+    let front = Front::new(Arc::new(backend), limits).map_err(io::Error::other)?;
     let gauges: ReadGauges = Arc::new({
         let (app, front, disk_work) = (app.clone(), front.clone(), opened.disk_work());
         move || {

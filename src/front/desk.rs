@@ -1,0 +1,427 @@
+//! Requests that a backend has taken and will answer later, and the tickets that answer them.
+//!
+//! A poll that waits for an upstream needs no future of its own: the connection keeps a place here, the backend a ticket
+//! that names it. Places are used again; the number in a ticket is not, so a ticket that outlived its request (the client
+//! went away, the answer took too long) opens nothing, whoever has the place by then.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use super::answer::{Answer, Persistence, Shape};
+use super::head::Head;
+use super::scratch::date_field;
+use super::seats::{Seats, lock};
+use super::{Phase, unix_s};
+
+/// Buffers kept for answers to come. Past it they are freed.
+const SPARE_BUFFERS_MAX: usize = 256;
+
+/// Buffers above this size are freed, in bytes.
+const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
+
+/// What a front shares with the tickets of its requests.
+pub(super) struct Desk {
+    pub(super) seats: Seats,
+    pub(super) phase: AtomicU8,
+    pub(super) unix_s: AtomicU64,
+    places: Mutex<Places>,
+}
+
+/// One request that waits for its answer, each of another connection: there are never more than connections.
+struct Place {
+    /// The ticket that may answer. 0: none.
+    serial: u64,
+    seat: u32,
+    note: Option<u64>,
+    shape: TakenShape,
+    outcome: Outcome,
+    buffer: Vec<u8>,
+}
+
+/// What of a request's [`Shape`] outlives the turn that took it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TakenShape {
+    pub(super) persistence: Persistence,
+    pub(super) head_only: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Waiting,
+    /// The buffer has the answer; the connection closes behind it or not.
+    Answered {
+        closes: bool,
+    },
+    /// The answer could not be sent.
+    Broken,
+    /// The buffer has a request, with a head of so many bytes, that goes to `call` after all.
+    Called {
+        head_bytes: usize,
+    },
+}
+
+#[derive(Default)]
+struct Places {
+    all: Vec<Place>,
+    free: Vec<u32>,
+    spare: Vec<Vec<u8>>,
+    serials: u64,
+}
+
+/// What has become of a request that was taken.
+pub(super) enum Collected {
+    Waiting,
+    /// The answer is in the output.
+    Answered {
+        closes: bool,
+    },
+    Broken,
+    /// It goes to `call`: the bytes of its head and body, and how many are the head's.
+    Called {
+        shape: TakenShape,
+        request: Vec<u8>,
+        head_bytes: usize,
+    },
+}
+
+impl Desk {
+    pub(super) fn new(seats: Seats) -> Arc<Desk> {
+        Arc::new(Desk {
+            seats,
+            phase: AtomicU8::new(Phase::Serving as u8),
+            unix_s: AtomicU64::new(unix_s()),
+            places: Mutex::default(),
+        })
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.phase.load(Relaxed) >= Phase::Notice as u8
+    }
+
+    fn draw(self: &Arc<Self>, seat: u32, shape: TakenShape) -> Ticket {
+        let mut places = lock(&self.places);
+        places.serials += 1;
+        let serial = places.serials;
+        let fresh = Place {
+            serial,
+            seat,
+            note: None,
+            shape,
+            outcome: Outcome::Waiting,
+            buffer: Vec::new(),
+        };
+        let place = match places.free.pop() {
+            Some(place) => {
+                places.all[place as usize] = fresh;
+                place
+            }
+            None => {
+                places.all.push(fresh);
+                u32::try_from(places.all.len() - 1)
+                    .expect("fewer places than seats, which u32 counts")
+            }
+        };
+        drop(places);
+        Ticket {
+            desk: self.clone(),
+            place,
+            serial,
+            shape,
+        }
+    }
+
+    /// Takes what a request has been answered with, behind what is in `out`, and gives its place back unless it still
+    /// waits.
+    pub(super) fn collect(&self, place: u32, out: &mut Vec<u8>) -> Collected {
+        let mut places = lock(&self.places);
+        let slot = &mut places.all[place as usize];
+        let collected = match slot.outcome {
+            Outcome::Waiting => return Collected::Waiting,
+            Outcome::Answered { closes } => {
+                out.extend_from_slice(&slot.buffer);
+                Collected::Answered { closes }
+            }
+            Outcome::Broken => Collected::Broken,
+            Outcome::Called { head_bytes } => Collected::Called {
+                shape: slot.shape,
+                request: std::mem::take(&mut slot.buffer),
+                head_bytes,
+            },
+        };
+        places.give_back(place);
+        collected
+    }
+
+    /// Gives a place back whose answer nobody will collect. The note of its ticket, if that has not answered.
+    pub(super) fn abandon(&self, place: u32) -> Option<u64> {
+        let mut places = lock(&self.places);
+        let slot = &places.all[place as usize];
+        let note = slot.note.filter(|_| slot.outcome == Outcome::Waiting);
+        places.give_back(place);
+        note
+    }
+
+    /// Whether the request of a place has no answer yet.
+    pub(super) fn waits(&self, place: u32) -> bool {
+        lock(&self.places).all[place as usize].outcome == Outcome::Waiting
+    }
+
+    /// HEAD, of a request that waits.
+    pub(super) fn is_head_only(&self, place: u32) -> bool {
+        lock(&self.places).all[place as usize].shape.head_only
+    }
+}
+
+impl Places {
+    fn give_back(&mut self, place: u32) {
+        let slot = &mut self.all[place as usize];
+        slot.serial = 0;
+        slot.note = None;
+        let buffer = std::mem::take(&mut slot.buffer);
+        self.keep(buffer);
+        self.free.push(place);
+    }
+
+    fn keep(&mut self, mut buffer: Vec<u8>) {
+        if (1..=SPARE_BUFFER_BYTES_MAX).contains(&buffer.capacity())
+            && self.spare.len() < SPARE_BUFFERS_MAX
+        {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The place that a ticket opens, if its request still waits.
+    fn opened(&mut self, place: u32, serial: u64) -> Option<&mut Place> {
+        let slot = self.all.get_mut(place as usize)?;
+        (slot.serial == serial && slot.outcome == Outcome::Waiting).then_some(slot)
+    }
+
+    /// Ends the wait of a ticket's request; the seat to wake.
+    fn settle(&mut self, ticket: &Ticket, outcome: Outcome, parts: [&[u8]; 2]) -> Option<u32> {
+        self.opened(ticket.place, ticket.serial)?;
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        for part in parts {
+            buffer.extend_from_slice(part);
+        }
+        let slot = self.opened(ticket.place, ticket.serial)?;
+        slot.outcome = outcome;
+        slot.buffer = buffer;
+        Some(slot.seat)
+    }
+}
+
+/// The right to answer one request, once. Dropped without an answer, it answers 502.
+///
+/// It may outlive its request: when the client has gone or was told that the answer took too long, answering does nothing.
+/// It is meant to be used on the front's event loop, and works on any thread.
+#[must_use = "a ticket that is dropped answers 502"]
+pub struct Ticket {
+    desk: Arc<Desk>,
+    place: u32,
+    serial: u64,
+    shape: TakenShape,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket")
+            .field("place", &self.place)
+            .field("serial", &self.serial)
+            .finish()
+    }
+}
+
+impl Ticket {
+    /// Whether its request still waits for an answer.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        lock(&self.desk.places)
+            .opened(self.place, self.serial)
+            .is_some()
+    }
+
+    /// What [`Backend::gone`](super::Backend::gone) is told if the client goes away while this request waits. `None`, as
+    /// at first: it is not told.
+    /// Gives whether it still waits.
+    pub fn set_note(&mut self, note: Option<u64>) -> bool {
+        let mut places = lock(&self.desk.places);
+        match places.opened(self.place, self.serial) {
+            Some(slot) => {
+                slot.note = note;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Answers. What `write` writes is held to the same rules as in [`Backend::answer_now`](super::Backend::answer_now):
+    /// broken, it becomes 500.
+    pub fn answer(mut self, write: impl FnOnce(&mut Answer<'_>)) {
+        self.write(write);
+    }
+
+    /// Hands the request to [`Backend::call`](super::Backend::call) after all, as `head` (from the request line to the
+    /// empty line, as it is to be there) and `body`, which is whole. A head that cannot be read is answered 500.
+    pub fn call(mut self, head: &[u8], body: &[u8]) {
+        let outcome = Outcome::Called {
+            head_bytes: head.len(),
+        };
+        self.settle(outcome, [head, body]);
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Answer<'_>)) {
+        let shape = self.shape;
+        let closes = self.desk.is_closing() || shape.persistence == Persistence::Close;
+        let mut pen = Pen::take(self.desk.unix_s.load(Relaxed));
+        let shape = Shape {
+            persistence: if closes {
+                Persistence::Close
+            } else {
+                shape.persistence
+            },
+            head_only: shape.head_only,
+            date: &pen.date,
+        };
+        let mut answer = Answer::new(&mut pen.out, shape);
+        write(&mut answer);
+        let outcome = match answer.finish() {
+            Ok(()) => Outcome::Answered { closes },
+            Err(_) => Outcome::Broken,
+        };
+        self.settle(outcome, [&pen.out, &[]]);
+        pen.give_back();
+    }
+
+    fn settle(&mut self, outcome: Outcome, parts: [&[u8]; 2]) {
+        let seat = lock(&self.desk.places).settle(self, outcome, parts);
+        self.serial = 0;
+        if let Some(seat) = seat {
+            self.desk.seats.wake(seat);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.serial != 0 {
+            self.write(|answer| {
+                answer
+                    .status(502)
+                    .content_type("application/problem+json")
+                    .field("cache-control", "no-store")
+                    .body(br#"{"type":"about:blank","title":"No answer arrived from the server","status":502,"code":"no_answer"}"#);
+            });
+        }
+    }
+}
+
+/// A request that a backend may take: see [`Backend::take`](super::Backend::take).
+pub struct Offer<'a> {
+    head: &'a Head<'a>,
+    raw: &'a [u8],
+    body: &'a [u8],
+    desk: &'a Arc<Desk>,
+    seat: u32,
+    shape: TakenShape,
+    drawn: Option<(u32, u64)>,
+}
+
+impl<'a> Offer<'a> {
+    pub(super) fn new(
+        head: &'a Head<'a>,
+        raw: &'a [u8],
+        body: &'a [u8],
+        (desk, seat): (&'a Arc<Desk>, u32),
+        shape: Shape<'_>,
+    ) -> Self {
+        let shape = TakenShape {
+            persistence: shape.persistence,
+            head_only: shape.head_only,
+        };
+        Offer {
+            head,
+            raw,
+            body,
+            desk,
+            seat,
+            shape,
+            drawn: None,
+        }
+    }
+
+    /// Its head.
+    #[must_use]
+    pub fn head(&self) -> &'a Head<'a> {
+        self.head
+    }
+
+    /// The bytes of its head as they were read, to the empty line.
+    #[must_use]
+    pub fn raw(&self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// Its body; empty if it has none.
+    #[must_use]
+    pub fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// Takes the request. `None` if it was taken before.
+    pub fn ticket(&mut self) -> Option<Ticket> {
+        if self.drawn.is_some() {
+            return None;
+        }
+        let ticket = self.desk.draw(self.seat, self.shape);
+        self.drawn = Some((ticket.place, ticket.serial));
+        Some(ticket)
+    }
+
+    /// Takes the request no more: it goes to `call`. A ticket of another request is only dropped.
+    pub fn give_back(&mut self, mut ticket: Ticket) {
+        let is_ours = Arc::ptr_eq(self.desk, &ticket.desk)
+            && self.drawn == Some((ticket.place, ticket.serial));
+        if is_ours && ticket.is_waiting() {
+            ticket.serial = 0;
+            self.desk.abandon(ticket.place);
+            self.drawn = None;
+        }
+    }
+
+    /// The place of the ticket that was drawn.
+    pub(super) fn drawn(&self) -> Option<u32> {
+        self.drawn.map(|(place, _)| place)
+    }
+}
+
+/// What tickets write with; one a thread.
+#[derive(Default)]
+struct Pen {
+    out: Vec<u8>,
+    date: Vec<u8>,
+    date_s: u64,
+}
+
+thread_local! {
+    static PEN: Cell<Option<Box<Pen>>> = const { Cell::new(None) };
+}
+
+impl Pen {
+    fn take(unix_s: u64) -> Box<Pen> {
+        let mut pen = PEN.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        if pen.date_s != unix_s {
+            pen.date_s = unix_s;
+            pen.date = date_field(unix_s).into_bytes();
+        }
+        pen
+    }
+
+    fn give_back(mut self: Box<Self>) {
+        self.out.clear();
+        self.out.shrink_to(64 * 1024);
+        // At the end of the thread there is nobody left to lend to.
+        let _ = PEN.try_with(|slot| slot.set(Some(self)));
+    }
+}
