@@ -189,6 +189,12 @@ impl Shim {
         found.expect("the instance").clone()
     }
 
+    pub(crate) fn until_linked(&self, address: SocketAddr, links: u64) {
+        until("it has its links", || {
+            self.instance(address)["links"] == links
+        });
+    }
+
     pub(crate) fn until_usable(&self, address: SocketAddr, usable: bool) {
         until("the shim notices", || {
             let instance = self.instance(address);
@@ -224,7 +230,7 @@ pub(crate) type Handler = dyn Fn(&Seen, &mut TcpStream) -> bool + Send + Sync;
 /// A server behind the shim.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// All that came, but health checks.
+    /// All that came, but health checks and requests for a link.
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
     /// The status of health checks; 0 closes without an answer.
     pub(crate) health: Arc<AtomicU16>,
@@ -359,6 +365,11 @@ fn serve(
             if status != 0 {
                 answer(&mut stream, status, &[], b"");
             }
+            break;
+        }
+        // Whether it speaks links: it does not.
+        if request.field("upgrade").is_some() {
+            answer(&mut stream, 404, &[], b"");
             break;
         }
         nth += 1;
