@@ -88,6 +88,7 @@ pub struct Metrics {
     store: Vec<Histogram>,
     loop_lag: Histogram,
     credits: IntCounter,
+    failovers: IntCounter,
     slow: Vec<IntCounter>,
     coins: IntGaugeVec,
     wallets: IntGauge,
@@ -240,6 +241,10 @@ impl Metrics {
                     "How late the event loop's timer fires.",
                 )),
             ),
+            failovers: counter(
+                "trove_store_failovers_total",
+                "Times at which the store's history may have been cut, so that every wallet was read again.",
+            ),
             credits: counter(
                 "trove_credits_total",
                 "Finds credited through this process.",
@@ -310,6 +315,11 @@ impl Metrics {
     /// The loop's timer was late.
     pub fn loop_lag(&self, lag: Duration) {
         self.loop_lag.observe(lag.as_secs_f64());
+    }
+
+    /// The store's history may have been cut.
+    pub fn store_failed_over(&self) {
+        self.failovers.inc();
     }
 
     /// A credit added entries.

@@ -39,7 +39,7 @@ fn the_printed_defaults_are_the_defaults() {
     );
     assert_eq!(
         (printed.store.url.as_str(), printed.store.dir()),
-        ("embedded:./trove-data", Path::new("./trove-data"))
+        ("embedded:./trove-data", Some(Path::new("./trove-data")))
     );
     let game = crate::game::rules::Limits::default();
     assert_eq!(printed.game.pending_finds_max, game.pending_finds_max);
@@ -241,7 +241,7 @@ fn a_value_of_the_wrong_kind_or_out_of_range_is_refused_by_name() {
         ),
         (
             "[store]\nurl = \"./data\"",
-            "store.url must be embedded:DIR",
+            "store.url must be embedded:DIR, redis://",
         ),
     ] {
         let message = error(with_file(text));
@@ -251,11 +251,31 @@ fn a_value_of_the_wrong_kind_or_out_of_range_is_refused_by_name() {
 
 #[test]
 fn another_kind_of_store_is_refused_without_repeating_its_password() {
-    let message = error(with_variable("TROVE_STORE__URL", "redis://:secret@host"));
+    let message = error(with_variable("TROVE_STORE__URL", "mysql://:secret@host"));
     assert_eq!(
         message,
-        "TROVE_STORE__URL: store.url is a redis address; this version knows embedded:DIR only"
+        "TROVE_STORE__URL: store.url is a mysql address; this version knows embedded:DIR, redis:// and redis+sentinel://"
     );
+    let message = error(with_variable("TROVE_STORE__URL", "redis://:secret@"));
+    assert!(!message.contains("secret"), "{message}");
+}
+
+#[test]
+fn a_store_on_redis_is_shown_without_its_password() {
+    for (url, shown) in [
+        ("redis://host", "redis://host"),
+        ("redis://me:se@cret@host:7000/1", "redis://host:7000/1"),
+        (
+            "redis+sentinel://a:1,b:2/main",
+            "redis+sentinel://a:1,b:2/main",
+        ),
+    ] {
+        let mut store = Settings::default().store;
+        store.url = url.into();
+        assert_eq!(store.shown(), shown);
+        assert_eq!(store.place(), StorePlace::Redis(url));
+        assert_eq!(store.dir(), None);
+    }
 }
 
 #[test]

@@ -221,7 +221,8 @@ impl App {
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
                 FeedEvent::Reset { .. } => {
                     // Numbers of players and hunts may be others now, too.
-                    hot.tokens.clear();
+                    hot.forget_tokens();
+                    self.metrics.store_failed_over();
                     hot.mirror.reset();
                 }
                 FeedEvent::Erased { player } => {

@@ -98,6 +98,7 @@ impl World {
             self.key(),
             &ask,
             &mut wallet,
+            false,
         );
         let response = answer.await.ok().unwrap().response;
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -51,6 +51,8 @@ struct Running {
 pub struct Site {
     root: tempfile::TempDir,
     store: PathBuf,
+    /// The store's address where it is no directory of the site's.
+    url: Option<String>,
     pub env: BTreeMap<String, String>,
     running: Option<Running>,
 }
@@ -84,6 +86,7 @@ impl Site {
         Self {
             store: root.path().join("store"),
             root,
+            url: None,
             env,
             running: None,
         }
@@ -92,6 +95,12 @@ impl Site {
     /// Keeps the store in another directory.
     pub fn store_in(mut self, dir: &Path) -> Self {
         self.store = dir.to_owned();
+        self
+    }
+
+    /// Keeps the store elsewhere, by its address.
+    pub fn store_at(mut self, url: &str) -> Self {
+        self.url = Some(url.to_owned());
         self
     }
 
@@ -106,7 +115,8 @@ impl Site {
     }
 
     pub fn store_url(&self) -> String {
-        format!("embedded:{}", self.store.display())
+        let embedded = || format!("embedded:{}", self.store.display());
+        self.url.clone().unwrap_or_else(embedded)
     }
 
     /// Starts the server on the store as it is.

@@ -1,9 +1,10 @@
 //! Reading: each read sees one committed moment, and neither waits for the writer nor holds it up.
 
 use super::keys::{
-    DUE, ERASED_NAMES, FEED, Fault, KIND_LEDGER, KIND_PENDING, KIND_WALLET, NAMES, PLAYERS, ROWS,
-    Row, TOTALS, decode, due_key, parse_due_key, parse_row_key, prefix, row_key,
+    DUE, ERASED_NAMES, FEED, Fault, KIND_LEDGER, KIND_PENDING, KIND_WALLET, META, NAMES, PLAYERS,
+    ROWS, Row, TOTALS, decode, due_key, meta, parse_due_key, parse_row_key, prefix, row_key,
 };
+use super::state::digest;
 use crate::game::Millis;
 use crate::game::audit::{Sums, WalletAudit};
 use crate::game::entry::{Change, Entry, ExpiryReason, Totals};
@@ -14,7 +15,7 @@ use crate::store::{DISCREPANCIES_MAX, ExportRow, HuntAudit};
 use redb::{ReadTransaction, ReadableTable};
 use std::collections::HashSet;
 
-/// The most bytes of rows gathered before an export's batch is handed on, in rows.
+/// How many rows of an export are gathered before they are handed on.
 const EXPORT_BATCH_ROWS: usize = 512;
 
 /// Numbers of players whose names are known and were never erased; `None` where the writer must decide.
@@ -22,13 +23,25 @@ pub(super) fn known_players(
     txn: &ReadTransaction,
     names: &[PlayerName],
 ) -> Result<Option<Vec<PlayerId>>, Fault> {
-    // Once anybody was erased, only the writer compares times.
-    if txn.open_table(ERASED_NAMES)?.first()?.is_some() {
-        return Ok(None);
-    }
+    let erased = txn.open_table(ERASED_NAMES)?;
+    let secret: Option<[u8; 32]> = match erased.first()? {
+        Some(_) => match txn.open_table(META)?.get(meta::SECRET)? {
+            Some(bytes) => Some(decode(bytes.value())?),
+            None => return Ok(None),
+        },
+        None => None,
+    };
     let players = txn.open_table(PLAYERS)?;
     let mut numbers = Vec::with_capacity(names.len());
     for name in names {
+        // For a name that was ever erased the writer compares times.
+        if let Some(secret) = &secret
+            && erased
+                .get(digest(secret, name.as_str()).as_slice())?
+                .is_some()
+        {
+            return Ok(None);
+        }
         match players.get(name.as_str())? {
             Some(number) => numbers.push(PlayerId(number.value())),
             None => return Ok(None),

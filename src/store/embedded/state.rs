@@ -124,11 +124,15 @@ impl State {
         self.numbers.get(&number).cloned()
     }
 
-    /// What is kept of an erased name: enough to know it again, not enough to learn it.
+    /// See [`digest`].
     pub(super) fn digest(&self, name: &str) -> [u8; 32] {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes a key of any length");
-        mac.update(name.as_bytes());
-        mac.finalize().into_bytes().into()
+        digest(&self.secret, name)
     }
+}
+
+/// What is kept of an erased name under the store's secret: enough to know it again, not enough to learn it.
+pub(super) fn digest(secret: &[u8; 32], name: &str) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
+    mac.update(name.as_bytes());
+    mac.finalize().into_bytes().into()
 }
