@@ -6,15 +6,15 @@ mod shim_site;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use shim_site::{
-    ADMIN_KEY, Client, PATIENCE, Reply, Seen, Server, Shim, answer, group, start, tokens, trove,
-    until, wait_exit,
+    ADMIN_KEY, Client, PATIENCE, Reply, Seen, Server, Shim, answer, group, tokens, trove, until,
+    wait_exit,
 };
 
 fn poll(token: &str) -> Vec<u8> {
@@ -690,137 +690,4 @@ fn whole_answer(reader: &mut BufReader<TcpStream>) -> Option<(u16, String)> {
         reader.read_exact(&mut body).ok()?;
     }
     Some((status, String::from_utf8(body).ok()?))
-}
-
-/// Ends the others when a thread fails.
-struct StopOnPanic<'a>(&'a AtomicBool);
-
-impl Drop for StopOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, SeqCst);
-        }
-    }
-}
-
-/// Two Trove servers with the same hunt.
-fn two_servers(dir: &std::path::Path) -> Vec<(shim_site::Process, SocketAddr)> {
-    let hunt = dir.join("hunt.json");
-    std::fs::write(
-        &hunt,
-        r#"{"id":"h","name":"h","treasures":[{"id":"t","coins":5}]}"#,
-    )
-    .unwrap();
-    ["a", "b"]
-        .map(|name| {
-            let store = format!("embedded:{}", dir.join(name).display());
-            let args = [
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--ops-listen",
-                "127.0.0.1:0",
-                "--store",
-                &store,
-                "--instance-id",
-                name,
-            ];
-            let (process, public, _) = start(trove(&args));
-            let server = format!("http://{public}");
-            let put = ["hunt", "put", hunt.to_str().unwrap(), "--server", &server];
-            assert!(trove(&put).output().unwrap().status.success());
-            let open = ["hunt", "open", "h", "--server", &server];
-            assert!(trove(&open).output().unwrap().status.success());
-            (process, public)
-        })
-        .into()
-}
-
-#[test]
-fn a_killed_instance_costs_no_poll_and_mixes_up_no_player() {
-    under_load(false, shim_site::Process::kill);
-}
-
-#[test]
-fn an_instance_that_is_told_to_stop_costs_no_request_at_all() {
-    under_load(true, |process| process.terminate());
-}
-
-/// Thousands of players over few connections, while one of two instances goes away. Every answer must be its player's.
-fn under_load(with_finds: bool, takes_away: impl FnOnce(&mut shim_site::Process)) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut servers = two_servers(dir.path());
-    let addresses = format!("blue={},{}", servers[0].1, servers[1].1);
-    let shim = Shim::start(&[addresses]);
-    shim.until_usable(servers[0].1, true);
-    shim.until_usable(servers[1].1, true);
-    let players: Vec<String> = (0..3000).map(|n| format!("player-{n}")).collect();
-    let tokens = tokens(&players);
-    let (done, is_away) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let done_since = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let by: Mutex<HashMap<String, usize>> = Mutex::default();
-    std::thread::scope(|scope| {
-        for thread in 0..32usize {
-            let (shim, players, tokens, by) = (&shim, &players, &tokens, &by);
-            let (done, is_away, done_since, stop) = (&done, &is_away, &done_since, &stop);
-            scope.spawn(move || {
-                let _stops = StopOnPanic(stop);
-                let mut client = shim.connect();
-                let mut n = thread;
-                while !stop.load(SeqCst) {
-                    // Several players' polls are under way on one connection.
-                    let many = [n, n + 7, n + 11].map(|n| n % players.len());
-                    let polls = many.iter().map(|player| poll(&tokens[*player]));
-                    client.send(&polls.collect::<Vec<_>>().concat());
-                    for player in many {
-                        let reply = client.reply();
-                        assert_eq!(reply.status, 200, "{}", reply.text());
-                        let owner = format!(r#""player":"{}""#, players[player]);
-                        assert!(reply.text().contains(&owner), "{owner}: {}", reply.text());
-                        let instance = reply.field("x-instance-id").expect("an instance");
-                        *by.lock().unwrap().entry(instance.to_owned()).or_default() += 1;
-                        done.fetch_add(1, SeqCst);
-                        if is_away.load(SeqCst) {
-                            done_since.fetch_add(1, SeqCst);
-                        }
-                    }
-                    if with_finds && n % 4 == 0 {
-                        let head = format!(
-                            "POST /treasure/h/finds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n",
-                            tokens[many[0]]
-                        );
-                        client.send(format!("{head}content-length: 17\r\n\r\n{{\"treasure\": \"t\"}}").as_bytes());
-                        let reply = client.reply();
-                        assert!(matches!(reply.status, 200 | 201), "{}", reply.text());
-                    }
-                    n += 32;
-                }
-            });
-        }
-        let _stops = StopOnPanic(&stop);
-        until_long("polls are under way", || {
-            done.load(SeqCst) > 3_000 || stop.load(SeqCst)
-        });
-        takes_away(&mut servers[0].0);
-        is_away.store(true, SeqCst);
-        until_long("polls go on", || {
-            done_since.load(SeqCst) > 3_000 || stop.load(SeqCst)
-        });
-        stop.store(true, SeqCst);
-    });
-    let by = by.lock().unwrap();
-    assert!(by["a"] > 300 && by["b"] > 3_000, "{by:?}");
-}
-
-/// Like `until`, for what takes a while on a busy machine.
-fn until_long(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = std::time::Instant::now();
-    while !condition() {
-        assert!(
-            start.elapsed() < 4 * PATIENCE,
-            "waited in vain until {what}"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
