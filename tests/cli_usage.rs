@@ -34,6 +34,9 @@ fn every_command_has_help() {
         "reinstate",
         "export",
         "verify",
+        "store",
+        "store info",
+        "store accept",
         "config",
         "openapi",
         "simulate",
@@ -54,7 +57,7 @@ fn every_command_has_help() {
 #[test]
 fn what_later_versions_bring_does_not_exist_yet() {
     let trove = Trove::new();
-    for command in ["soak", "store", "board", "sla", "recording"] {
+    for command in ["soak", "board", "sla", "recording"] {
         trove
             .run(&[command])
             .fails(2, &format!("unrecognized subcommand '{command}'"));
@@ -164,8 +167,8 @@ fn wrong_settings_are_one_line_that_names_source_and_setting() {
     serve("", &[("TROVE_POLL__JITTER", "9")], &[]).fails(2, "TROVE_POLL__JITTER: poll.jitter is 9");
     serve("", &[("TROVE_POL__JITTER", "9")], &[]).fails(2, "perhaps poll.jitter is meant");
     serve("", &[], &["--listen", "x"]).fails(2, "--listen: server.listen is \"x\"");
-    serve("", &[], &["--store", "redis://:secret@h"])
-        .fails(2, "this version knows embedded:DIR only");
+    serve("", &[], &["--store", "redis+cluster://h:1"]).fails(2, "is a redis+cluster address");
+    serve("", &[], &["--store", "redis://h"]).fails(2, "set TROVE_TOKEN_KEY");
     serve("", &[], &["--ops-listen", "127.0.0.1:8080"])
         .fails(2, "server.ops_listen (127.0.0.1:8080)");
     serve("", &[("TROVE_TOKEN_KEY", "short")], &[])

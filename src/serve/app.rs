@@ -318,7 +318,8 @@ impl App {
                 StoreCommand::OpenPlayers,
                 self.store.open_players(vec![opening]),
             )
-            .await?;
+            .await
+            .map_err(looked_up)?;
         let Some(Ok(player)) = opened.into_iter().next() else {
             return Err(Problem::unauthorized(
                 "erased",
@@ -418,7 +419,7 @@ impl App {
                 receiver
             }
         };
-        waited(receiver).await
+        waited(receiver).await.map_err(looked_up)
     }
 
     /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
@@ -459,6 +460,14 @@ fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
         .is_none_or(|live| live.hunt.generation < hunt.generation)
     {
         hot.hunts.insert(id, Arc::new(LiveHunt::new(hunt)));
+    }
+}
+
+/// A look-up moves no coins: whether it was done or not, it can be done again.
+fn looked_up(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(why) => StoreError::Unavailable(why),
+        error => error,
     }
 }
 

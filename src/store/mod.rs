@@ -294,7 +294,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// What changes from now on, in batches. There is one feed; it is handed out once. Whoever takes it must keep reading
+    /// What changes from now on, in batches, in the order in which it became true. Of several states of a wallet or a hunt in
+    /// a row, only the last need be told. There is one feed; it is handed out once. Whoever takes it must keep reading
     /// (or drop it), and must not await a write of the store while it does not: a feed that is full holds up all writes.
     fn feed(&self) -> Option<mpsc::Receiver<Vec<FeedEvent>>>;
 }

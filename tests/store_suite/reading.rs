@@ -172,16 +172,25 @@ pub(crate) async fn the_feed_tells_of_wallets_hunts_and_erasures_in_order<F: Fix
             void @ (FeedEvent::Reload { .. } | FeedEvent::Reset { .. }) => panic!("{void:?}"),
         });
     }
-    assert_eq!(
-        told,
-        [
-            "wallet 1 0",
-            "wallet 2 10",
-            "hunt other 1",
-            "hunt other 2",
-            "erased"
-        ]
+    // Of several states in a row only the last need be told: what is told is in order, and the last states are.
+    let all = [
+        "wallet 1 0",
+        "wallet 2 10",
+        "hunt other 1",
+        "hunt other 2",
+        "erased",
+    ];
+    let mut rest = all.iter();
+    assert!(
+        told.iter().all(|event| rest.any(|known| known == event)),
+        "{told:?}"
     );
+    for last in ["wallet 2 10", "hunt other 2", "erased"] {
+        assert!(
+            told.iter().any(|event| event == last),
+            "{last} is not among {told:?}"
+        );
+    }
     // A watcher who has gone holds nobody up.
     drop(feed);
     for n in 0..10 {
