@@ -19,12 +19,14 @@ use super::metrics::Route;
 use super::problem::Problem;
 use crate::front::{Answer, FieldLines, Head, Limits, Offer, Origin, field_slots};
 use crate::link::{Delivery, LinkOwner, Outgoing, Refused, Returned, Why};
-use memchr::memmem;
+use memchr::memmem::Finder;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Links that a request is given to which must not be lost because servers leave one after another.
 const LEAVING_TRIES_MAX: u8 = 4;
+/// A field of the answers of polls that were held.
+static HELD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"preference-applied:"));
 /// Links that a request is given to if they die.
 const TRIES_MAX: u8 = 2;
 
@@ -173,7 +175,7 @@ impl LinkOwner for Owner {
         let own = took.saturating_sub(theirs);
         let metrics = &self.shim.metrics;
         // A held poll was waiting for news, not for anybody here.
-        if memmem::find(delivery.fields.as_bytes(), b"preference-applied:").is_none() {
+        if HELD.find(delivery.fields.as_bytes()).is_none() {
             let route = if delivery.mark == Route::Poll as u32 {
                 Route::Poll
             } else {
