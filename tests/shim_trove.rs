@@ -277,3 +277,44 @@ fn a_server_that_stops_speaking_links_is_spoken_to_over_plain_http_until_it_spea
     works();
     assert!((count() - 2.0).abs() < 0.5);
 }
+
+#[test]
+fn polls_held_on_links_of_a_killed_instance_are_held_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut servers = two_servers(dir.path());
+    let shim = Shim::start(&[format!("blue={},{}", servers[0].1, servers[1].1)]);
+    for (_, address) in &servers {
+        shim.until_usable(*address, true);
+        shim.until_linked(*address, 2);
+    }
+    let players: Vec<String> = (0..200).map(|n| format!("player-{n}")).collect();
+    let tokens = tokens(&players);
+    let held = |token: &String| {
+        let mut client = shim.connect();
+        client.send(&poll_with(token, "prefer: wait=55\r\n"));
+        client
+    };
+    let mut clients: Vec<Client> = tokens.iter().map(held).collect();
+    let under_way = |address| shim.instance(address)["on_links"].as_u64().unwrap();
+    let [(_, first), (_, second)] = servers[..] else {
+        unreachable!("two servers")
+    };
+    until("all are held", || {
+        under_way(first) + under_way(second) == 200
+    });
+    assert!(under_way(first) > 0 && under_way(second) > 0);
+    servers[0].0.kill();
+    until("the other holds all", || {
+        (under_way(first), under_way(second)) == (0, 200)
+    });
+    let mut other = shim.connect();
+    for (client, (player, token)) in clients.iter_mut().zip(players.iter().zip(&tokens)) {
+        other.send(&find(token));
+        assert!(matches!(other.reply().status, 200 | 201));
+        let reply = client.reply();
+        let owner = format!(r#""player":"{player}""#);
+        assert_eq!(reply.status, 200);
+        assert!(reply.text().contains(&owner), "{owner}: {}", reply.text());
+        assert_eq!(reply.field("x-instance-id"), Some("b"));
+    }
+}
