@@ -203,6 +203,17 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_made_for_a_link_is_well_formed_and_no_two_are_alike() {
+        let lines: Vec<_> = (0..100).map(|_| trace_line()).collect();
+        for line in &lines {
+            let value = line.strip_prefix(b"traceparent: ").unwrap();
+            let value = value.strip_suffix(b"\r\n").unwrap();
+            assert!(is_traceparent(value), "{}", value.escape_ascii());
+        }
+        assert!((1..lines.len()).all(|n| !lines[n..].contains(&lines[n - 1])));
+    }
+
+    #[test]
     fn a_well_formed_traceparent_passes_and_any_other_is_made_anew() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let fields = told(&[], true, &[("traceparent", good)]);
