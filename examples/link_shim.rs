@@ -61,6 +61,7 @@ impl Backend for Shim {
                 client: head.peer(),
                 is_secure: false,
                 deadline_ms: 60_000,
+                mark: 0,
                 extra: None,
                 leaves_out: None,
             },

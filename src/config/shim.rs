@@ -40,6 +40,8 @@ pub struct ShimUpstreamSettings {
     pub keep_alive_ms: u64,
     pub spill_min: u32,
     pub retry_after_s_max: u32,
+    pub links: u16,
+    pub link_requests_max: u32,
 }
 
 /// How the shim tells healthy instances from others.
@@ -58,7 +60,7 @@ pub struct ShimHealthSettings {
 }
 
 /// The least and the greatest value of each whole number.
-pub(super) const RANGES: [(&str, i64, i64); 24] = [
+pub(super) const RANGES: [(&str, i64, i64); 26] = [
     ("shim.heartbeat_bytes_max", 0, 65_536),
     ("shim.presence_ms", 1_000, 3_600_000),
     ("shim.players_max", 1, 100_000_000),
@@ -76,6 +78,8 @@ pub(super) const RANGES: [(&str, i64, i64); 24] = [
     ("shim_upstream.keep_alive_ms", 1, 7_200_000),
     ("shim_upstream.spill_min", 1, 100_000),
     ("shim_upstream.retry_after_s_max", 1, 3_600),
+    ("shim_upstream.links", 0, 16),
+    ("shim_upstream.link_requests_max", 1, 65_536),
     ("shim_health.interval_ms", 50, 600_000),
     ("shim_health.timeout_ms", 10, 60_000),
     ("shim_health.rise", 1, 100),

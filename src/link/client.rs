@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::frame::{self, AnswerFrame, Frame, FrameError, Hello, Refused, RequestFrame, Tag};
 use super::limits::{LinkLimits, REQUESTS_CAPACITY};
 use super::outgoing::Outgoing;
 use super::returned::{Returned, Why};
-use crate::front::{Answer, Ticket};
+use crate::front::{Answer, FieldLines, Ticket};
 
 /// Buffers kept for requests to come, and the largest that is kept.
 const SPARE_BUFFERS_MAX: usize = 256;
@@ -18,8 +18,14 @@ const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
 /// Whoever uses links: told of answers on their way, and given back what a link could not bring to an answer.
 pub trait LinkOwner: Send + Sync + 'static {
     /// An answer is about to be written to its client: fields may be added.
-    fn answering(&self, delivery: &Delivery, answer: &mut Answer<'_>) {
+    fn answering(&self, delivery: &Delivery<'_>, answer: &mut Answer<'_>) {
         let _ = (delivery, answer);
+    }
+
+    /// So many requests that were sent on a link are under way there no more, whatever became of them. Told before their
+    /// answers are written, or they are given back.
+    fn ended(&self, requests: u32) {
+        let _ = requests;
     }
 
     /// A request comes back without an answer, once. Dropped, its client is answered 502.
@@ -30,15 +36,21 @@ pub trait LinkOwner: Send + Sync + 'static {
 
 /// What is known of an answer when it arrives.
 #[derive(Clone, Copy, Debug)]
-pub struct Delivery {
+pub struct Delivery<'a> {
     /// The number that the link was given by whoever connected it.
     pub link: u16,
+    /// [`Outgoing::mark`] of its request.
+    pub mark: u32,
     /// Its status.
     pub status: u16,
+    /// Its fields, which are in the answer already.
+    pub fields: FieldLines<'a>,
     /// When the last byte of the request's head had been read from its client.
     pub arrived: Instant,
-    /// When the request was given to the link; of one that was sent again, the last time.
+    /// When the request was written to the link; of one that was sent again, the last time.
     pub sent: Instant,
+    /// How long links that brought no answer had the request before.
+    pub elsewhere: Duration,
     /// When the answer had been read from the link.
     pub read: Instant,
 }
@@ -81,8 +93,11 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Frames that wait for the driver.
+    /// Frames that wait for the driver, and the tags of the requests among them.
     out: Vec<u8>,
+    unwritten: Vec<Tag>,
+    /// Requests that have ended and of which the owner was not told.
+    ended: u32,
     places: Vec<Place>,
     free: Vec<u32>,
     spare: Vec<Vec<u8>>,
@@ -104,15 +119,25 @@ struct UnderWay {
     ticket: Option<Ticket>,
     /// The request's frame, for another try.
     frame: Vec<u8>,
-    attempts: u8,
-    arrived: Instant,
+    course: Course,
     sent: Instant,
+}
+
+/// What of a request goes with it from link to link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Course {
+    pub(super) mark: u32,
+    /// Links that it was sent on.
+    pub(super) attempts: u8,
+    pub(super) arrived: Instant,
+    /// How long links that brought no answer had it.
+    pub(super) elsewhere: Duration,
 }
 
 /// An answer that has its client.
 pub(super) struct Matched {
     pub(super) ticket: Ticket,
-    pub(super) arrived: Instant,
+    pub(super) course: Course,
     pub(super) sent: Instant,
 }
 
@@ -173,8 +198,13 @@ impl LinkClient {
     pub fn send(&self, ticket: Ticket, request: &Outgoing<'_>) -> Result<(), (Ticket, Rejected)> {
         // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
         let arrived = request.head.arrived();
-        let times = (arrived, arrived);
-        self.submit(ticket, 1, times, request.bytes_max(), |out, tag| {
+        let course = Course {
+            mark: request.mark,
+            attempts: 1,
+            arrived,
+            elsewhere: Duration::ZERO,
+        };
+        self.submit(ticket, course, request.bytes_max(), |out, tag| {
             request.write(out, tag);
         })
     }
@@ -188,29 +218,25 @@ impl LinkClient {
             ticket,
             frame,
             why,
-            attempts,
-            arrived,
+            course,
         } = returned;
-        let sent = self.submit(
-            ticket,
-            attempts.saturating_add(1),
-            (arrived, Instant::now()),
-            frame.len(),
-            |out, tag| {
-                let length = u32::try_from(frame.len()).expect("a frame that was sent before");
-                out.extend_from_slice(&length.to_le_bytes());
-                let at = out.len();
-                out.extend_from_slice(&frame);
-                frame::set_request_tag(&mut out[at..], tag);
-            },
-        );
+        let again = Course {
+            attempts: course.attempts.saturating_add(1),
+            ..course
+        };
+        let sent = self.submit(ticket, again, frame.len(), |out, tag| {
+            let length = u32::try_from(frame.len()).expect("a frame that was sent before");
+            out.extend_from_slice(&length.to_le_bytes());
+            let at = out.len();
+            out.extend_from_slice(&frame);
+            frame::set_request_tag(&mut out[at..], tag);
+        });
         sent.map_err(|(ticket, rejected)| {
             let returned = Returned {
                 ticket,
                 frame,
                 why,
-                attempts,
-                arrived,
+                course,
             };
             (returned, rejected)
         })
@@ -219,8 +245,7 @@ impl LinkClient {
     fn submit(
         &self,
         mut ticket: Ticket,
-        attempts: u8,
-        (arrived, sent): (Instant, Instant),
+        course: Course,
         bytes_max: usize,
         write: impl FnOnce(&mut Vec<u8>, Tag),
     ) -> Result<(), (Ticket, Rejected)> {
@@ -273,10 +298,11 @@ impl LinkClient {
         slot.under_way = Some(UnderWay {
             ticket: Some(ticket),
             frame,
-            attempts,
-            arrived,
-            sent,
+            course,
+            // Until it is written.
+            sent: course.arrived,
         });
+        state.unwritten.push(tag);
         wake(guard);
         Ok(())
     }
@@ -327,6 +353,7 @@ impl State {
         self.under_way(tag)?;
         let under_way = self.places[tag.place as usize].under_way.take();
         self.free.push(tag.place);
+        self.ended += 1;
         under_way
     }
 
@@ -347,7 +374,7 @@ impl State {
         }
         Ok(under_way.ticket.map(|ticket| Matched {
             ticket,
-            arrived: under_way.arrived,
+            course: under_way.course,
             sent: under_way.sent,
         }))
     }
@@ -393,19 +420,37 @@ impl State {
     pub(super) fn die(&mut self) -> Vec<Returned> {
         self.dead = true;
         self.out = Vec::new();
+        self.unwritten = Vec::new();
         self.spare = Vec::new();
         self.free = Vec::new();
         let places = std::mem::take(&mut self.places);
-        places
-            .into_iter()
-            .filter_map(|place| place.under_way?.returned(Why::LinkDied))
+        let under_way = places.into_iter().filter_map(|place| place.under_way);
+        under_way
+            .inspect(|_| self.ended += 1)
+            .filter_map(|one| one.returned(Why::LinkDied))
             .collect()
+    }
+
+    /// Requests that have ended since this was asked last.
+    pub(super) fn take_ended(&mut self) -> u32 {
+        std::mem::take(&mut self.ended)
     }
 
     /// Swaps what waits to be written for an empty buffer.
     pub(super) fn take_output(&mut self, written: &mut Vec<u8>) {
         debug_assert!(written.is_empty());
         std::mem::swap(&mut self.out, written);
+        if self.unwritten.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut unwritten = std::mem::take(&mut self.unwritten);
+        for tag in unwritten.drain(..) {
+            if let Some(under_way) = self.under_way(tag) {
+                under_way.sent = now;
+            }
+        }
+        self.unwritten = unwritten;
     }
 
     /// Called by the driver at the start of its turn.
@@ -429,8 +474,10 @@ impl UnderWay {
             ticket,
             frame: self.frame,
             why,
-            attempts: self.attempts,
-            arrived: self.arrived,
+            course: Course {
+                elsewhere: self.course.elsewhere + self.sent.elapsed(),
+                ..self.course
+            },
         })
     }
 }

@@ -73,6 +73,12 @@ struct Pending {
 }
 
 impl<S> LinkDriver<S> {
+    fn tell_ended(&self, ended: u32) {
+        if ended > 0 {
+            self.owner.ended(ended);
+        }
+    }
+
     pub(super) fn new(
         stream: S,
         shared: Arc<Shared>,
@@ -99,7 +105,12 @@ impl<S> LinkDriver<S> {
 
     /// Gives back what is under way. Nothing the second time.
     fn give_back(&mut self) {
-        let returned = self.shared.lock().die();
+        let (ended, returned) = {
+            let mut state = self.shared.lock();
+            let returned = state.die();
+            (state.take_ended(), returned)
+        };
+        self.tell_ended(ended);
         for request in returned {
             self.owner.returned(request);
         }
@@ -215,9 +226,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
             };
             let delivery = Delivery {
                 link: self.shared.id,
+                mark: matched.course.mark,
                 status,
-                arrived: matched.arrived,
+                fields: lines,
+                arrived: matched.course.arrived,
                 sent: matched.sent,
+                elsewhere: matched.course.elsewhere,
                 read,
             };
             let owner = &self.owner;
@@ -285,7 +299,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 break Err(error);
             }
         };
+        let ended = state.take_ended();
         drop(state);
+        self.tell_ended(ended);
         for request in returned {
             self.owner.returned(request);
         }

@@ -21,6 +21,9 @@ pub struct Outgoing<'a> {
     pub is_secure: bool,
     /// How long the client may be kept waiting, in milliseconds.
     pub deadline_ms: u32,
+    /// A word of the sender's own: [`Delivery::mark`](super::Delivery::mark) and
+    /// [`Returned::mark`](super::Returned::mark) say it again.
+    pub mark: u32,
     /// Fields to be added.
     pub extra: Option<FieldLines<'a>>,
     /// Whether a field of this name is left out, beside those that concern the connection only. `None`: none is, and

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::client::kept;
+use super::client::{Course, kept};
 use super::frame::Refused;
 use crate::front::{Answer, Ticket};
 
@@ -26,8 +26,7 @@ pub struct Returned {
     pub(super) ticket: Ticket,
     pub(super) frame: Vec<u8>,
     pub(super) why: Why,
-    pub(super) attempts: u8,
-    pub(super) arrived: Instant,
+    pub(super) course: Course,
 }
 
 impl Returned {
@@ -40,13 +39,19 @@ impl Returned {
     /// How many links it was sent on.
     #[must_use]
     pub fn attempts(&self) -> u8 {
-        self.attempts
+        self.course.attempts
     }
 
     /// When the last byte of its head had been read from its client.
     #[must_use]
     pub fn arrived(&self) -> Instant {
-        self.arrived
+        self.course.arrived
+    }
+
+    /// [`Outgoing::mark`](super::Outgoing::mark) of it.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.course.mark
     }
 
     /// Its head, as it was sent.

@@ -11,7 +11,7 @@ use super::players::Players;
 use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
-use crate::front::{self, Answer, Backend, FieldBlock, Head, Origin};
+use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -84,6 +84,17 @@ impl Shim {
         if let Some(authorization) = authorization {
             self.players.present(authorization);
         }
+    }
+
+    /// Answers a heartbeat whose body, if it has one, is all there.
+    fn beat_now(&self, head: &Head<'_>, answer: &mut Answer<'_>) {
+        self.heartbeat(head.authorization());
+        let took = head.arrived().elapsed();
+        self.metrics.request(Route::Heartbeat, 204, took);
+        answer
+            .status(204)
+            .block(&self.own_fields)
+            .field_with("server-timing", |out| write_timing(out, took));
     }
 
     fn problem(&self, problem: Problem, arrived: Instant) -> Response<ShimBody> {
@@ -222,13 +233,13 @@ impl Shim {
 }
 
 /// Whether a request is a poll: `GET /treasure/{hunt}`.
-fn is_poll(method: &str, path: &str) -> bool {
+pub(super) fn is_poll(method: &str, path: &str) -> bool {
     let hunt = path.strip_prefix("/treasure/");
     matches!(method, "GET" | "HEAD")
         && hunt.is_some_and(|hunt| !hunt.is_empty() && !hunt.contains('/'))
 }
 
-fn is_health(path: &str) -> bool {
+pub(super) fn is_health(path: &str) -> bool {
     matches!(path, "/health" | "/health/live" | "/health/ready")
 }
 
@@ -239,13 +250,7 @@ impl Backend for ShimBackend {
     fn answer_now(&self, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
         let shim = &*self.0;
         if shim.heartbeats.look(head.method(), head.path()) == Verdict::Heartbeat {
-            shim.heartbeat(head.authorization());
-            let took = head.arrived().elapsed();
-            shim.metrics.request(Route::Heartbeat, 204, took);
-            answer
-                .status(204)
-                .block(&shim.own_fields)
-                .field_with("server-timing", |out| write_timing(out, took));
+            shim.beat_now(head, answer);
             return true;
         }
         if matches!(head.method(), "GET" | "HEAD") && is_health(head.path()) {
@@ -262,6 +267,36 @@ impl Backend for ShimBackend {
             return true;
         }
         false
+    }
+
+    fn wants_whole(&self, head: &Head<'_>) -> bool {
+        let shim = &*self.0;
+        shim.heartbeats.look(head.method(), head.path()) != Verdict::Other || shim.has_links()
+    }
+
+    fn answer_whole(&self, head: &Head<'_>, body: &[u8], answer: &mut Answer<'_>) -> bool {
+        let shim = &*self.0;
+        let (method, path) = (head.method(), head.path());
+        let is_one = match shim.heartbeats.look(method, path) {
+            Verdict::Other => false,
+            Verdict::Heartbeat => true,
+            Verdict::PerhapsByBody => {
+                body.len() <= shim.bounds.heartbeat_bytes_max
+                    && shim.heartbeats.has_marker(method, path, body)
+            }
+        };
+        if is_one {
+            shim.beat_now(head, answer);
+        }
+        is_one
+    }
+
+    fn take(&self, offer: &mut Offer<'_>) {
+        self.0.take(offer);
+    }
+
+    fn gone(&self, note: u64) {
+        self.0.upstreams.cancel(note);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

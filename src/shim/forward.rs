@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// The most instances that are tried for want of a connection.
 const CONNECT_TRIES_MAX: u32 = 3;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// A request to be forwarded.
@@ -161,6 +161,12 @@ pub(super) fn add_timing(fields: &mut HeaderMap, shim: Duration, queue: Duration
 pub(super) fn write_timing(out: &mut Vec<u8>, shim: Duration) {
     out.extend_from_slice(b"shim;dur=");
     write_ms(out, shim);
+}
+
+/// The same, with the queue of which a link has none.
+pub(super) fn write_timing_without_queue(out: &mut Vec<u8>, shim: Duration) {
+    write_timing(out, shim);
+    out.extend_from_slice(b", queue;dur=0.000");
 }
 
 fn write_ms(out: &mut Vec<u8>, took: Duration) {

@@ -4,6 +4,8 @@
 //! group's queue when every instance has as many requests as it may. Both give a [`Ticket`], which counts as one request
 //! under way at its instance until it is dropped. What became of the request is told to the ticket: [`Ticket::answered`]
 //! or [`Ticket::failed`]; one that is dropped without either says nothing about its instance.
+//!
+//! Requests on links need no ticket: [`Links`](super::links::Links) count theirs.
 
 use super::balance::{self, Candidate, PlayerKey};
 use super::instance::{Instance, lock};
@@ -141,9 +143,39 @@ impl Group {
         }
     }
 
+    /// The place of the instance that a request goes to whose link is open; `None` if it travels better over plain HTTP.
+    ///
+    /// How many requests a link takes is its own affair: places for plain HTTP are not looked at, nor its queue.
+    pub(super) fn pick_linked(
+        &self,
+        key: Option<PlayerKey>,
+        avoid: Option<usize>,
+    ) -> Option<usize> {
+        let first = self.choose(key, avoid, |_| true)?;
+        let links = &self.instances[first].links;
+        if links.is_open() {
+            return Some(first);
+        }
+        // An instance whose links have just ended is likely to be gone: whoever asks it learns that the hard way.
+        let second = if links.are_lost() {
+            self.choose(key, Some(first), |_| true)
+        } else {
+            None
+        };
+        second.filter(|index| self.instances[*index].links.is_open())
+    }
+
+    /// Whether any of its instances speaks links.
+    pub(super) fn speaks_links(&self) -> bool {
+        let mut instances = self.instances.iter();
+        instances.any(|instance| instance.links.are_spoken())
+    }
+
     fn take(self: &Arc<Self>, key: Option<PlayerKey>, avoid: Option<usize>) -> Option<Ticket> {
-        let index = self.choose(key, avoid)?;
-        self.instances[index].outstanding.fetch_add(1, Relaxed);
+        let requests_max = self.limits.requests_max;
+        let has_room = |instance: &Instance| instance.plain.load(Relaxed) < requests_max;
+        let index = self.choose(key, avoid, has_room)?;
+        self.instances[index].plain.fetch_add(1, Relaxed);
         Some(Ticket {
             group: self.clone(),
             index,
@@ -151,7 +183,12 @@ impl Group {
         })
     }
 
-    fn choose(&self, key: Option<PlayerKey>, avoid: Option<usize>) -> Option<usize> {
+    fn choose(
+        &self,
+        key: Option<PlayerKey>,
+        avoid: Option<usize>,
+        has_room: impl Fn(&Instance) -> bool,
+    ) -> Option<usize> {
         let mut candidates = [Candidate {
             seed: 0,
             outstanding: 0,
@@ -161,18 +198,17 @@ impl Group {
         let candidates = &mut candidates[..self.instances.len()];
         let mut usable = 0;
         for (index, (slot, instance)) in candidates.iter_mut().zip(&self.instances).enumerate() {
-            let outstanding = instance.outstanding();
             let is_usable = instance.is_usable() && avoid != Some(index);
             usable += usize::from(is_usable);
             *slot = Candidate {
                 seed: instance.seed(),
-                outstanding,
+                outstanding: instance.outstanding(),
                 weight: if is_usable {
                     self.weight(instance)
                 } else {
                     0.0
                 },
-                has_room: outstanding < self.limits.requests_max,
+                has_room: has_room(instance),
             };
         }
         if usable == 0 {
@@ -205,6 +241,22 @@ impl Group {
         #[allow(clippy::cast_precision_loss)] // Both are below 600,000.
         let share = elapsed as f32 / self.health.slow_start_ms as f32;
         share.max(SLOW_START_WEIGHT_MIN)
+    }
+
+    /// An instance has answered. 500, 502 and 504 count against it; 503 does not: it is how a server says that its store is
+    /// away, which another instance does not mend.
+    pub(super) fn answered(&self, index: usize, status: u16) {
+        if matches!(status, 500 | 502 | 504) {
+            self.note_failure(index);
+        } else if self.instances[index].failures_in_row.load(Relaxed) != 0 {
+            self.note_success(index);
+        }
+    }
+
+    /// An instance has not answered, or not well.
+    pub(super) fn failed(&self, index: usize, failure: Failure) {
+        self.instances[index].counters.failures[failure as usize].inc();
+        self.note_failure(index);
     }
 
     /// Gives tickets to those that wait, as far as there is room.
@@ -262,20 +314,14 @@ impl Ticket {
         self.instance().counters.forwarded.inc();
     }
 
-    /// The head of an answer has arrived. 500, 502 and 504 count against the instance; 503 does not: it is how a server
-    /// says that its store is away, which another instance does not mend.
+    /// The head of an answer has arrived.
     pub fn answered(&self, status: u16) {
-        if matches!(status, 500 | 502 | 504) {
-            self.group.note_failure(self.index);
-        } else if self.instance().failures_in_row.load(Relaxed) != 0 {
-            self.group.note_success(self.index);
-        }
+        self.group.answered(self.index, status);
     }
 
     /// No answer, or a broken one.
     pub fn failed(&self, failure: Failure) {
-        self.instance().counters.failures[failure as usize].inc();
-        self.group.note_failure(self.index);
+        self.group.failed(self.index, failure);
     }
 
     /// The same for a failure that says nothing about the instance: a connection that it had closed while idle.
@@ -286,14 +332,14 @@ impl Ticket {
     /// Gives the place back without looking whether anybody waits for it.
     fn cancel(mut self) {
         self.is_over = true;
-        self.instance().outstanding.fetch_sub(1, Relaxed);
+        self.instance().plain.fetch_sub(1, Relaxed);
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.is_over {
-            self.instance().outstanding.fetch_sub(1, Relaxed);
+            self.instance().plain.fetch_sub(1, Relaxed);
             self.group.serve_queue();
         }
     }

@@ -1,6 +1,7 @@
-//! One server behind the shim: what is known of it, and its idle connections.
+//! One server behind the shim: what is known of it, its idle connections, and its links.
 
 use super::balance::stable_hash;
+use super::links::Links;
 use super::pool::Pool;
 use prometheus::IntCounter;
 use std::net::SocketAddr;
@@ -12,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) struct InstanceCounters {
     /// Requests sent to it.
     pub(super) forwarded: IntCounter,
+    /// Those of them that were sent on links.
+    pub(super) on_links: IntCounter,
     /// Failures, by [`super::Failure`].
     pub(super) failures: [IntCounter; super::Failure::ALL.len()],
     /// Times it was ejected.
@@ -25,7 +28,9 @@ pub struct Instance {
     seed: u64,
     /// Where its name led when last asked; an address literal leads to itself.
     resolved: Mutex<Option<SocketAddr>>,
-    pub(super) outstanding: AtomicU32,
+    /// Requests under way over plain HTTP.
+    pub(super) plain: AtomicU32,
+    pub(super) links: Links,
     /// Whether it is given requests.
     pub(super) usable: AtomicBool,
     /// When it came back, in milliseconds of its group's clock; 0 if it has its full share.
@@ -54,12 +59,13 @@ pub(super) struct Checks {
 }
 
 impl Instance {
-    pub(super) fn new(address: &str, pool: Pool, counters: InstanceCounters) -> Self {
+    pub(super) fn new(address: &str, pool: Pool, links: Links, counters: InstanceCounters) -> Self {
         Self {
             address: address.to_owned(),
             seed: stable_hash(address.as_bytes()),
             resolved: Mutex::new(address.parse().ok()),
-            outstanding: AtomicU32::new(0),
+            plain: AtomicU32::new(0),
+            links,
             usable: AtomicBool::new(true),
             recovering_since_ms: AtomicU64::new(0),
             failures_in_row: AtomicU32::new(0),
@@ -76,10 +82,10 @@ impl Instance {
         &self.address
     }
 
-    /// Requests under way.
+    /// Requests under way, however they travel.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        self.outstanding.load(Relaxed)
+        self.plain.load(Relaxed) + self.links.under_way()
     }
 
     /// Whether it is given requests (when none of a group is usable, all are).
@@ -100,6 +106,8 @@ impl Instance {
             "starting_slowly": self.recovering_since_ms.load(Relaxed) != 0,
             "outstanding": self.outstanding(),
             "idle_connections": self.pool.len(),
+            "links": self.links.open(),
+            "on_links": self.links.under_way(),
             "forwarded": self.counters.forwarded.get(),
         })
     }

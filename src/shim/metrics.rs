@@ -48,11 +48,13 @@ pub(super) struct Metrics {
     pub(super) bad_proxy_headers: IntCounter,
     shed: Vec<IntCounter>,
     forwarded: IntCounterVec,
+    on_links: IntCounterVec,
     failures: IntCounterVec,
     ejections: IntCounterVec,
     usable: IntGaugeVec,
     outstanding: IntGaugeVec,
     idle: IntGaugeVec,
+    links: IntGaugeVec,
     queued: IntGaugeVec,
     live: IntGaugeVec,
     connections: IntGauge,
@@ -145,6 +147,11 @@ impl Metrics {
                 "Requests sent to an instance.",
                 &of_instance,
             ),
+            on_links: counters(
+                "trove_shim_link_requests_total",
+                "Requests sent to an instance on links; trove_shim_forwarded_total has these too.",
+                &of_instance,
+            ),
             failures: counters(
                 "trove_shim_upstream_failures_total",
                 "Requests that an instance did not answer, by how.",
@@ -168,6 +175,11 @@ impl Metrics {
             idle: gauges(
                 "trove_shim_idle_upstream_connections",
                 "Idle connections kept to an instance.",
+                &of_instance,
+            ),
+            links: gauges(
+                "trove_shim_links",
+                "Open links to an instance.",
                 &of_instance,
             ),
             queued: gauges(
@@ -206,6 +218,7 @@ impl Metrics {
     pub(super) fn of_instance(&self, group: &str, instance: &str) -> InstanceCounters {
         InstanceCounters {
             forwarded: self.forwarded.with_label_values(&[group, instance]),
+            on_links: self.on_links.with_label_values(&[group, instance]),
             failures: Failure::ALL.map(|failure| {
                 let labels = [group, instance, failure.as_str()];
                 self.failures.with_label_values(&labels)
@@ -274,6 +287,7 @@ impl Metrics {
                 set(&self.usable, instance.is_usable().into());
                 set(&self.outstanding, instance.outstanding().into());
                 set(&self.idle, count(instance.pool.len()));
+                set(&self.links, count(instance.links.open()));
             }
         }
         let mut text = Vec::new();

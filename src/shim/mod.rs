@@ -4,7 +4,8 @@
 //!   rest, which goes to [`forward`].
 //! - [`upstreams`]: groups of instances, and which of them is live. [`group`] gives a request its instance
 //!   ([`balance`] chooses, [`queue`] holds those that must wait), [`health`] knows who is well.
-//! - [`forward`] is the life of a forwarded request: attempts, retries, times. [`transport`] is what carries it, so far
+//! - [`by_link`] is the life of a small request to an instance that speaks links, [`links`] keeps these open.
+//! - [`forward`] is the life of any other: attempts, retries, times. [`transport`] is what carries it, which is
 //!   [`plain`] HTTP/1.1: [`exchange`] is one attempt on a connection of the [`pool`], [`wire`] reads and writes its bytes;
 //!   [`replay`] keeps a request's body where that allows a second attempt.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
@@ -12,16 +13,18 @@
 //! - [`mod@run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
 //!
 //! What holds:
-//! - A request is given to one instance at a time, and its answer comes from the connection on which it alone was sent.
-//!   A connection whose answer broke, or that had a byte too many, is never used again.
+//! - A request is given to one instance at a time. Over plain HTTP its answer comes from the connection on which it alone
+//!   was sent; one whose answer broke, or that had a byte too many, is never used again. On a link it has a tag of its own
+//!   ([`crate::link`] says what holds there).
 //! - A request is sent a second time only if no byte of its answer arrived, and only if sending it twice is safe.
-//! - Whoever waits in a queue is served before whoever comes later.
+//! - Whoever waits in a queue is served before whoever comes later and goes the same way: links have no queue.
 //!
 //! The shim knows neither game nor store.
 
 mod backend;
 mod balance;
 mod body;
+mod by_link;
 mod cache;
 mod exchange;
 mod forward;
@@ -29,6 +32,7 @@ mod group;
 mod health;
 mod heartbeat;
 mod instance;
+mod links;
 mod metrics;
 mod ops;
 mod peers;

@@ -1,8 +1,9 @@
 //! What is believed of what a request says about where it came from, and what its upstream is told.
 
 use crate::config::Network;
+use crate::front::Head;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -51,6 +52,78 @@ impl Peers {
         }
         trace(fields);
     }
+}
+
+/// What a request that travels on a link says beside what its client said.
+pub(super) struct LinkFields {
+    /// Fields of the client's that are left out.
+    pub(super) leaves_out: Option<fn(&str) -> bool>,
+    /// A line to be added.
+    pub(super) extra: Option<[u8; TRACE_LINE_BYTES]>,
+    /// Whom the upstream is told that it is from.
+    pub(super) client: SocketAddr,
+}
+
+/// `traceparent: 00-…-…-00` and CRLF.
+const TRACE_LINE_BYTES: usize = 70;
+
+impl Peers {
+    /// The same as [`Peers::tell`] for a link, which names the client itself: it is what a peer's address is to a server.
+    pub(super) fn tell_on_link(&self, head: &Head<'_>) -> LinkFields {
+        let address = head.peer().ip().to_canonical();
+        let distrusts =
+            head.fields().any(|(name, _)| is_claim(name)) && !is_among(&self.trusted, address);
+        let is_traced = head.traceparent().is_some_and(is_traceparent) && {
+            let all = head.fields().filter(|(name, _)| is_trace(name));
+            all.count() == 1
+        };
+        let retraces = !is_traced && head.traceparent().is_some();
+        LinkFields {
+            leaves_out: match (distrusts, retraces) {
+                (false, false) => None,
+                (true, false) => Some(is_claim),
+                (false, true) => Some(is_trace),
+                (true, true) => Some(|name| is_claim(name) || is_trace(name)),
+            },
+            extra: (!is_traced).then(trace_line),
+            client: if self.tells_address {
+                head.peer()
+            } else {
+                (Ipv4Addr::UNSPECIFIED, 0).into()
+            },
+        }
+    }
+}
+
+fn is_claim(name: &str) -> bool {
+    // The length tells nearly every field from one of these.
+    (9..=17).contains(&name.len())
+        && matches!(name.as_bytes()[0] | 0x20, b'x' | b'f')
+        && CLAIMS
+            .iter()
+            .any(|claim| claim.as_str().eq_ignore_ascii_case(name))
+}
+
+fn is_trace(name: &str) -> bool {
+    name.eq_ignore_ascii_case(TRACEPARENT.as_str())
+}
+
+fn trace_line() -> [u8; TRACE_LINE_BYTES] {
+    let mut line = *b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n";
+    let mut write = |from: usize, digits: [u8; 16]| {
+        for (place, digit) in line[from..].iter_mut().zip(digits) {
+            *place = b"0123456789abcdef"[usize::from(digit)];
+        }
+    };
+    #[allow(clippy::cast_possible_truncation)] // Four bits.
+    let nibbles =
+        |bits: u64| std::array::from_fn::<u8, 16, _>(|n| (bits >> (60 - 4 * n) & 15) as u8);
+    // None of the three is 0, so neither id is.
+    let random = || rand::random_range(1..=u64::MAX);
+    write(16, nibbles(random()));
+    write(32, nibbles(random()));
+    write(49, nibbles(random()));
+    line
 }
 
 /// Whether an address is among networks.
@@ -127,6 +200,17 @@ mod tests {
         assert_eq!(fields.get_all("x-forwarded-for").iter().count(), 2);
         let fields = told(&["11.0.0.0/8"], false, &claims);
         assert!(!fields.contains_key("x-forwarded-for"));
+    }
+
+    #[test]
+    fn a_trace_made_for_a_link_is_well_formed_and_no_two_are_alike() {
+        let lines: Vec<_> = (0..100).map(|_| trace_line()).collect();
+        for line in &lines {
+            let value = line.strip_prefix(b"traceparent: ").unwrap();
+            let value = value.strip_suffix(b"\r\n").unwrap();
+            assert!(is_traceparent(value), "{}", value.escape_ascii());
+        }
+        assert!((1..lines.len()).all(|n| !lines[n..].contains(&lines[n - 1])));
     }
 
     #[test]

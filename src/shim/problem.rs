@@ -2,6 +2,7 @@
 
 use super::body::ShimBody;
 use super::queue::Shed;
+use crate::front::{Answer, FieldBlock};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
@@ -76,6 +77,32 @@ impl Problem {
         }
     }
 
+    /// Its status.
+    pub(super) fn status(self) -> StatusCode {
+        self.describe().0
+    }
+
+    fn document(self) -> (StatusCode, String) {
+        let (status, code, detail) = self.describe();
+        let title = status.canonical_reason().unwrap_or("Error");
+        let body = format!(
+            r#"{{"type":"about:blank","title":"{title}","status":{},"code":"{code}","detail":"{detail}"}}"#,
+            status.as_u16()
+        );
+        (status, body)
+    }
+
+    /// Writes the answer of a request that was not shed, with `fields`, up to its body, which is returned.
+    pub(super) fn write(self, answer: &mut Answer<'_>, fields: &FieldBlock) -> String {
+        let (status, body) = self.document();
+        answer
+            .status(status.as_u16())
+            .content_type("application/problem+json")
+            .field("cache-control", "no-store")
+            .block(fields);
+        body
+    }
+
     /// The answer. A 503 says when to come back: from 1 to `retry_after_s_max` seconds, so that a crowd does not return
     /// as one.
     pub(super) fn response(
@@ -83,12 +110,7 @@ impl Problem {
         retry_after_s_max: u32,
         instance_id: &HeaderValue,
     ) -> Response<ShimBody> {
-        let (status, code, detail) = self.describe();
-        let title = status.canonical_reason().unwrap_or("Error");
-        let body = format!(
-            r#"{{"type":"about:blank","title":"{title}","status":{},"code":"{code}","detail":"{detail}"}}"#,
-            status.as_u16()
-        );
+        let (status, body) = self.document();
         let mut response = Response::new(ShimBody::Whole(Bytes::from(body)));
         *response.status_mut() = status;
         let fields = response.headers_mut();

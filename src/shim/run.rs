@@ -186,6 +186,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     let ops_front = Front::new(Arc::new(ops_backend), ops_limits.within(descriptors_max()))
         .map_err(io::Error::other)?;
     shim.upstreams.watch();
+    shim.keep_links();
     tokio::spawn(watch_lag(shim.clone()));
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);

@@ -2,6 +2,7 @@
 
 use super::group::Group;
 use super::instance::{Instance, InstanceCounters};
+use super::links::Links;
 use super::metrics::Metrics;
 use super::pool::Pool;
 use crate::config::{Settings, UpstreamGroup};
@@ -33,14 +34,18 @@ impl Upstreams {
         metrics: &Metrics,
     ) -> Arc<Self> {
         let limits = &settings.shim_upstream;
+        let mut first_id = 0;
         let made = groups.iter().map(|group| {
+            let first_id = &mut first_id;
             let instances = group.instances.iter().map(|address| {
                 let pool = Pool::new(
                     limits.pool_idle_max,
                     Duration::from_millis(limits.pool_idle_ms),
                 );
                 let counters: InstanceCounters = metrics.of_instance(&group.name, address);
-                Instance::new(address, pool, counters)
+                let links = Links::new(*first_id, limits.links);
+                *first_id += limits.links;
+                Instance::new(address, pool, links, counters)
             });
             Group::new(
                 group.name.clone(),
@@ -65,6 +70,12 @@ impl Upstreams {
     #[must_use]
     pub fn groups(&self) -> &[Arc<Group>] {
         &self.groups
+    }
+
+    /// The client of a request on a link has gone; `note` is its ticket's.
+    pub(super) fn cancel(&self, note: u64) {
+        let mut instances = self.groups.iter().flat_map(|group| group.instances());
+        instances.any(|instance| instance.links.cancel(note));
     }
 
     /// Begins to check every instance of every group.

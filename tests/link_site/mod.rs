@@ -296,6 +296,7 @@ impl Backend for Pass {
             client: head.peer(),
             is_secure: false,
             deadline_ms: 60_000,
+            mark: 7,
             extra: None,
             leaves_out: head
                 .field("x-secret")
@@ -329,8 +330,9 @@ impl Backend for Pass {
 struct Owner(Arc<Pass>);
 
 impl LinkOwner for Owner {
-    fn answering(&self, delivery: &Delivery, answer: &mut Answer<'_>) {
+    fn answering(&self, delivery: &Delivery<'_>, answer: &mut Answer<'_>) {
         assert!(delivery.arrived <= delivery.sent && delivery.sent <= delivery.read);
+        assert_eq!(delivery.mark, 7);
         self.0.delivered.fetch_add(1, SeqCst);
         answer.field("x-link", delivery.link.to_string());
     }

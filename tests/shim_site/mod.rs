@@ -5,7 +5,7 @@
     reason = "each test file uses a part of it; a test may fail"
 )]
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 #[path = "../front_site/mod.rs"]
 #[allow(unused_imports, reason = "its site is another's")]
 mod front_site;
+pub(crate) mod speaker;
 
 pub(crate) use front_site::{Client, PATIENCE, Reply, until};
 
@@ -189,6 +190,12 @@ impl Shim {
         found.expect("the instance").clone()
     }
 
+    pub(crate) fn until_linked(&self, address: SocketAddr, links: u64) {
+        until("it has its links", || {
+            self.instance(address)["links"] == links
+        });
+    }
+
     pub(crate) fn until_usable(&self, address: SocketAddr, usable: bool) {
         until("the shim notices", || {
             let instance = self.instance(address);
@@ -207,6 +214,8 @@ pub(crate) struct Seen {
     /// Which of the server's connections it came on, and as the how manieth there.
     pub(crate) connection: usize,
     pub(crate) nth: usize,
+    /// Whom a link said that it is from; `None` over plain HTTP.
+    pub(crate) linked: Option<SocketAddr>,
 }
 
 impl Seen {
@@ -224,7 +233,7 @@ pub(crate) type Handler = dyn Fn(&Seen, &mut TcpStream) -> bool + Send + Sync;
 /// A server behind the shim.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    /// All that came, but health checks.
+    /// All that came, but health checks and requests for a link.
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
     /// The status of health checks; 0 closes without an answer.
     pub(crate) health: Arc<AtomicU16>,
@@ -236,6 +245,14 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(
         handler: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Server {
+        Server::speaking(handler, None)
+    }
+
+    /// One that also speaks links.
+    pub(crate) fn speaking(
+        handler: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
+        links: Option<Arc<speaker::Handler>>,
     ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = Server {
@@ -262,9 +279,16 @@ impl Server {
                 let _ = stream.set_nodelay(true);
                 open.lock().unwrap().push(stream.try_clone().unwrap());
                 let (seen, health, checks) = (seen.clone(), health.clone(), checks.clone());
-                let handler = handler.clone();
+                let (handler, links) = (handler.clone(), links.clone());
                 std::thread::spawn(move || {
-                    serve(stream, connection, &seen, &health, &checks, &*handler);
+                    let links = links.as_deref();
+                    serve(
+                        stream,
+                        connection,
+                        &seen,
+                        (&health, &checks),
+                        (&*handler, links),
+                    );
                 });
             }
         });
@@ -344,9 +368,8 @@ fn serve(
     mut stream: TcpStream,
     connection: usize,
     seen: &Mutex<Vec<Seen>>,
-    health: &AtomicU16,
-    checks: &AtomicUsize,
-    handler: &Handler,
+    (health, checks): (&AtomicU16, &AtomicUsize),
+    (handler, links): (&Handler, Option<&speaker::Handler>),
 ) {
     let mut reader = BufReader::new(stream.try_clone().expect("a handle"));
     let mut nth = 0;
@@ -361,6 +384,13 @@ fn serve(
             }
             break;
         }
+        if request.field("upgrade").is_some() {
+            if let Some(links) = links {
+                return speaker::speak(&mut stream, connection, seen, links);
+            }
+            answer(&mut stream, 404, &[], b"");
+            break;
+        }
         nth += 1;
         seen.lock().unwrap().push(request.clone());
         if !handler(&request, &mut stream) {
@@ -371,7 +401,7 @@ fn serve(
 }
 
 /// Reads a request, its body decoded.
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
+fn read_request(reader: &mut impl std::io::BufRead) -> Option<Seen> {
     let mut line = String::new();
     if reader.read_line(&mut line).ok()? == 0 {
         return None;
@@ -394,6 +424,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Seen> {
         body: Vec::new(),
         connection: 0,
         nth: 0,
+        linked: None,
     };
     if let Some(length) = seen.field("content-length") {
         assert_eq!(seen.field("transfer-encoding"), None, "{seen:?}");
