@@ -35,13 +35,21 @@ struct Load {
     waiters: Vec<LoadWaiter>,
 }
 
+/// A credit under way.
+#[derive(Debug, Default)]
+struct Crediting {
+    /// Whether the wallet that it gives may be of a history that was cut since: it answers those who wait and is not kept.
+    void: bool,
+    waiters: Vec<CreditWaiter>,
+}
+
 /// The wallets in memory, and who waits for what about them.
 #[derive(Debug)]
 pub struct Mirror {
     slots: Slots,
     /// Reads under way. A change that the feed tells of meanwhile is kept here, for the read may have begun before it.
     loads: HashMap<Key, Load>,
-    credits: HashMap<Key, Vec<CreditWaiter>>,
+    credits: HashMap<Key, Crediting>,
     /// Held polls.
     watchers: HashMap<Key, Vec<oneshot::Sender<()>>>,
     held: usize,
@@ -160,12 +168,19 @@ impl Mirror {
     pub fn credit(&mut self, key: Key) -> Turn<Result<Arc<Credited>, StoreError>> {
         let (sender, receiver) = oneshot::channel();
         match self.credits.get_mut(&key) {
-            Some(waiters) => {
-                waiters.push(sender);
+            Some(crediting) => {
+                crediting.waiters.push(sender);
                 Turn::Joined(receiver)
             }
             None => {
-                self.credits.insert(key, vec![sender]);
+                let waiters = vec![sender];
+                self.credits.insert(
+                    key,
+                    Crediting {
+                        void: false,
+                        waiters,
+                    },
+                );
                 Turn::Yours(receiver)
             }
         }
@@ -173,11 +188,14 @@ impl Mirror {
 
     /// What a credit gave.
     pub fn credited(&mut self, key: Key, result: Result<Credited, StoreError>) {
-        if let Ok(credited) = &result {
+        let Crediting { void, waiters } = self.credits.remove(&key).unwrap_or_default();
+        if let Ok(credited) = &result
+            && !void
+        {
             self.apply(key, credited.wallet);
         }
         let result = result.map(Arc::new);
-        for waiter in self.credits.remove(&key).unwrap_or_default() {
+        for waiter in waiters {
             let _ = waiter.send(result.clone());
         }
     }
@@ -229,6 +247,9 @@ impl Mirror {
     pub fn reset(&mut self) {
         for load in self.loads.values_mut() {
             (load.later, load.void) = (None, true);
+        }
+        for crediting in self.credits.values_mut() {
+            crediting.void = true;
         }
         self.slots.clear();
         self.wake_all();
@@ -338,6 +359,28 @@ mod tests {
         );
         mirror.reload(KEY);
         assert_eq!(mirror.get(KEY), None);
+    }
+
+    #[test]
+    fn a_credit_of_a_history_that_was_cut_is_not_kept() {
+        let mut mirror = loaded(at(5));
+        let Turn::Yours(mut credit) = mirror.credit(KEY) else {
+            panic!("nobody else asked")
+        };
+        mirror.reset();
+        mirror.load(KEY);
+        mirror.loaded(KEY, Ok(at(3)));
+        let credited = Credited {
+            wallet: at(7),
+            entries: Vec::new(),
+        };
+        mirror.credited(KEY, Ok(credited));
+        assert_eq!(credit.try_recv().unwrap().unwrap().wallet, at(7));
+        assert_eq!(
+            mirror.get(KEY),
+            Some(at(3)),
+            "the store has said so since the reset"
+        );
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(super) fn find_answer(find: &Find, duplicate: bool) -> FindAnswer {
         (status = 413, description = "body_too_large", body = ProblemDocument),
         (status = 422, description = "malformed_body, id_required, key_contradicts_id, coins_out_of_range", body = ProblemDocument),
         (status = 429, description = "too_many_pending", body = ProblemDocument),
-        (status = 503, description = "store_full, store_busy, store_unavailable, outcome_unknown", body = ProblemDocument),
+        (status = 503, description = "store_full, feed_full, store_busy, store_timeout, store_unavailable, outcome_unknown", body = ProblemDocument),
     ),
     security(("token" = [])))]
 pub async fn find(
