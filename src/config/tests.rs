@@ -58,6 +58,7 @@ fn every_number_has_a_range_that_holds_its_default() {
                     limits::RANGES
                         .iter()
                         .chain(&shim::RANGES)
+                        .chain(&sla::RANGES)
                         .any(|(name, ..)| *name == key),
                     "{key} has no range"
                 );

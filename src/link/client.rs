@@ -9,7 +9,7 @@ use super::frame::{self, AnswerFrame, Frame, FrameError, Hello, Refused, Request
 use super::limits::{LinkLimits, REQUESTS_CAPACITY};
 use super::outgoing::Outgoing;
 use super::returned::{Returned, Why};
-use crate::front::{Answer, FieldLines, Ticket};
+use crate::front::{Answer, FieldLines, Ticket, TraceId};
 
 /// Buffers kept for requests to come, and the largest that is kept.
 const SPARE_BUFFERS_MAX: usize = 256;
@@ -53,6 +53,10 @@ pub struct Delivery<'a> {
     pub elsewhere: Duration,
     /// When the answer had been read from the link.
     pub read: Instant,
+    /// How long its client took to send the request after its first byte.
+    pub sending: Duration,
+    /// The trace that the request belongs to.
+    pub trace: Option<TraceId>,
 }
 
 /// Why a link does not take a request.
@@ -132,6 +136,8 @@ pub(super) struct Course {
     pub(super) arrived: Instant,
     /// How long links that brought no answer had it.
     pub(super) elsewhere: Duration,
+    pub(super) sending: Duration,
+    pub(super) trace: Option<TraceId>,
 }
 
 /// An answer that has its client.
@@ -203,6 +209,8 @@ impl LinkClient {
             attempts: 1,
             arrived,
             elsewhere: Duration::ZERO,
+            sending: request.head.sending(),
+            trace: request.head.trace(),
         };
         self.submit(ticket, course, request.bytes_max(), |out, tag| {
             request.write(out, tag);

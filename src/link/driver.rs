@@ -233,6 +233,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 sent: matched.sent,
                 elsewhere: matched.course.elsewhere,
                 read,
+                sending: matched.course.sending,
+                trace: matched.course.trace,
             };
             let owner = &self.owner;
             matched.ticket.answer(|answer| {

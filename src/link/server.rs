@@ -80,6 +80,10 @@ impl<B: Backend> Backend for Linked<B> {
         self.inner.upgrade(head)
     }
 
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        self.inner.read_slowly(answered_after, reading);
+    }
+
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         self.inner.body_bytes_max(head)
     }

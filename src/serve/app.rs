@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use super::beside;
 use super::catalogue::LiveHunt;
 use super::load::LoopLoad;
 use super::problem::Problem;
@@ -11,6 +12,7 @@ use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
+use crate::sla::{SLOW_REQUESTS, Sla};
 use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
@@ -40,6 +42,8 @@ pub(super) struct Waits {
     pub(super) store: Cell<Duration>,
     /// News: a held poll. Whoever asked wanted to wait, so it counts against nobody.
     pub(super) held: Cell<Duration>,
+    /// The client, to send the rest of its body.
+    pub(super) client: Cell<Duration>,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
@@ -87,6 +91,8 @@ pub struct App {
     pub store: Arc<dyn Store>,
     /// What is measured.
     pub metrics: Metrics,
+    /// Whether the promise holds, and what made requests slow.
+    pub sla: Arc<Sla>,
     /// How far the event loop is behind.
     pub load: LoopLoad,
     /// Sent as `x-instance-id`.
@@ -126,9 +132,16 @@ impl App {
             poll_interval_ms: settings.poll.interval_ms,
             poll_jitter: settings.poll.jitter,
         };
+        let name = instance_id.to_str().unwrap_or_default();
+        let mut metrics = Metrics::new(name, settings.sla.buckets(), Some(beside::depth));
+        let own_dir = settings.store.dir().map(ToOwned::to_owned);
+        let watched = metrics.watch(&settings.sla.objectives);
+        let sla = Sla::new(&settings.sla, "serve", name, own_dir, watched);
+        metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
         Arc::new(Self {
             store,
-            metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
+            metrics,
+            sla,
             load: LoopLoad::default(),
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),

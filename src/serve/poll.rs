@@ -13,8 +13,10 @@ use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
 use crate::game::wallet::Wallet;
+use crate::metrics::labels::Cause;
 use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
+use crate::sla::Parts;
 use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -126,9 +128,25 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     } else {
         answer.body_with(|out| write_body(out, &facts, &Shown::default()));
     }
-    app.metrics
-        .request(Route::Poll, status, took, Duration::ZERO);
+    app.metrics.request(Route::Poll, status, took);
+    if app.sla.is_slow(took + head.sending()) {
+        note_slow(app, head, status, took);
+    }
     true
+}
+
+/// A poll from memory that was slow nevertheless: its client was slow to send it, or this process stood still.
+#[cold]
+fn note_slow(app: &App, head: &Head<'_>, status: u16, took: Duration) {
+    let parts = Parts {
+        client: head.sending(),
+        app: took,
+        ..Parts::default()
+    };
+    let began = head.arrived().checked_sub(head.sending());
+    let began = began.unwrap_or_else(|| head.arrived());
+    let about = (Route::Poll.as_str(), status);
+    app.sla.note(Cause::App, about, began, parts, head.trace());
 }
 
 /// What a poll asks for.

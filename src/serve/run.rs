@@ -4,7 +4,7 @@ use super::app::App;
 use super::backend::AppBackend;
 use super::ops::{self, ReadGauges};
 use super::stores::Opened;
-use super::{demo, load, socket};
+use super::{demo, socket};
 use crate::auth::Keys;
 use crate::config::Settings;
 use crate::front::{Front, Limits, Phase, descriptors_max};
@@ -159,8 +159,15 @@ async fn serve(
     });
     tokio::spawn({
         let app = app.clone();
-        load::watch(move |observe| observe(&app.load, &app.metrics))
+        async move {
+            let watching = app.sla.stalls.watch(|lag| {
+                app.load.observe(lag);
+                app.metrics.loop_lag(lag);
+            });
+            watching.await;
+        }
     });
+    tokio::spawn(app.sla.clone().keep());
     let players = if demo {
         Some(
             demo::start(&app, addresses.0)
@@ -190,6 +197,7 @@ async fn serve(
         }
     }
     opened.stop().await;
+    app.sla.clone().save().await;
     if let Some(path) = socket_path {
         let _ = std::fs::remove_file(path);
     }

@@ -1,6 +1,7 @@
 //! What stands behind the shim's front.
 
 use super::balance::PlayerKey;
+use super::blame::{self, Came};
 use super::body::ShimBody;
 use super::cache::{Cache, Key};
 use super::forward::{Forwarding, add_timing, write_timing};
@@ -12,6 +13,7 @@ use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
 use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin};
+use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -38,6 +40,7 @@ pub(super) struct Shim {
     pub(super) peers: Peers,
     pub(super) cache: Cache,
     pub(super) metrics: Metrics,
+    pub(super) sla: Arc<Sla>,
     pub(super) bounds: Bounds,
     pub(super) instance_id: HeaderValue,
     /// `x-instance-id`, prepared.
@@ -141,9 +144,11 @@ impl Shim {
     async fn answer(self: Arc<Self>, request: Request<front::Body>) -> Response<ShimBody> {
         let (mut parts, body) = request.into_parts();
         let origin = parts.extensions.get::<Origin>().copied();
-        let arrived = origin.map_or_else(Instant::now, |origin| origin.arrived);
+        let came = Came::of(&parts);
+        let arrived = came.arrived;
         let bounds = &self.bounds;
         let mut body = ReplayBody::new(body, 0);
+        let body_wait = body.waited();
         match self
             .heartbeats
             .look(parts.method.as_str(), parts.uri.path())
@@ -194,11 +199,16 @@ impl Shim {
             metrics: &self.metrics,
             keep: cache_key.map(|key| (&self.cache, key)),
             replay_bytes_max: bounds.replay_bytes_max,
-            arrived,
+            came,
+            body_wait: body_wait.clone(),
+            sla: &self.sla,
         };
         match forwarding.run(body).await {
             Ok(response) => response,
-            Err(problem) => self.problem(problem, arrived),
+            Err(problem) => {
+                blame::failed(&self.sla, problem, &came, body_wait.get());
+                self.problem(problem, arrived)
+            }
         }
     }
 
@@ -297,6 +307,10 @@ impl Backend for ShimBackend {
 
     fn gone(&self, note: u64) {
         self.0.upstreams.cancel(note);
+    }
+
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        self.0.sla.note_reading(answered_after, reading);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

@@ -17,6 +17,7 @@
 
 use super::backend::{Shim, is_health, is_poll};
 use super::balance::PlayerKey;
+use super::blame::{self, Came};
 use super::forward::{IDEMPOTENCY_KEY, write_timing_without_queue};
 use super::group::{Failure, Group};
 use super::links::{self, LINK_DIED};
@@ -27,6 +28,7 @@ use crate::link::{Delivery, LinkOwner, Outgoing, Refused, Returned, Why};
 use memchr::memmem::Finder;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 /// Links that a request is given to which must not be lost because servers leave one after another.
 const LEAVING_TRIES_MAX: u8 = 4;
@@ -140,6 +142,12 @@ impl Owner {
     fn refuse(&self, returned: Returned, problem: Problem) {
         let shim = &self.shim;
         let took = returned.arrived().elapsed();
+        let came = Came {
+            arrived: returned.arrived(),
+            sending: returned.sending(),
+            trace: returned.trace(),
+        };
+        blame::failed(&shim.sla, problem, &came, Duration::ZERO);
         returned.answer(|answer| {
             let body = problem.write(answer, &shim.own_fields);
             answer
@@ -187,7 +195,7 @@ impl LinkOwner for Owner {
                 Route::Other
             };
             metrics.request(route, delivery.status, took);
-            metrics.slow(took, own);
+            blame::delivered(&self.shim, route, delivery, own);
         }
         answer.field_with("server-timing", |out| write_timing_without_queue(out, own));
     }

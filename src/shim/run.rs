@@ -12,6 +12,7 @@ use super::{ops, proxy_protocol};
 use crate::auth::{AdminKeys, TokenKeys};
 use crate::config::{HeartbeatRule, Network, Settings, UpstreamGroup};
 use crate::front::{Connection, FieldBlock, Front, Limits, Phase, descriptors_max};
+use crate::sla::{SLOW_REQUESTS, Sla};
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
@@ -23,8 +24,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How often the loop's lag is measured.
-const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// How often the drain of a listener with PROXY protocol is looked at.
 const DRAIN_PERIOD: Duration = Duration::from_millis(20);
 /// Connections that may be about to send their PROXY protocol header at once; one more is closed.
@@ -140,7 +139,10 @@ fn build(
     let shim = &settings.shim;
     let instance_id = settings.instance_id();
     let rules: Vec<HeartbeatRule> = items("shim.heartbeats", &shim.heartbeats)?;
-    let metrics = Metrics::new();
+    let mut metrics = Metrics::new(settings.sla.buckets());
+    let watched = metrics.watch(&settings.sla.objectives);
+    let sla = Sla::new(&settings.sla, "shim", &instance_id, None, watched);
+    metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
     let presence = Presence::start(shim.players_max, Duration::from_millis(shim.presence_ms))?;
     Ok(Shim {
         upstreams: Upstreams::new(groups, settings, &metrics),
@@ -152,6 +154,7 @@ fn build(
         },
         cache: Cache::new(shim.cache_bytes_max, shim.cache_answer_bytes_max),
         metrics,
+        sla,
         bounds: Bounds {
             heartbeat_bytes_max: shim.heartbeat_bytes_max,
             body_bytes_max: shim.body_bytes_max,
@@ -187,7 +190,13 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         .map_err(io::Error::other)?;
     shim.upstreams.watch();
     shim.keep_links();
-    tokio::spawn(watch_lag(shim.clone()));
+    tokio::spawn({
+        let shim = shim.clone();
+        async move {
+            shim.sla.stalls.watch(|lag| shim.metrics.loop_lag(lag)).await;
+        }
+    });
+    tokio::spawn(shim.sla.clone().keep());
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
     let serving = [
@@ -226,6 +235,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
             tracing::error!(%error, "a listener failed");
         }
     }
+    shim.sla.clone().save().await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -240,17 +250,6 @@ async fn until_stopped() -> io::Result<()> {
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => tracing::warn!("the shim reads its settings at its start only"),
         }
-    }
-}
-
-async fn watch_lag(shim: Arc<Shim>) {
-    loop {
-        let began = Instant::now();
-        tokio::time::sleep(LAG_PERIOD).await;
-        // The runtime's timer counts whole milliseconds, rounded up.
-        let on_time = LAG_PERIOD + Duration::from_millis(1);
-        shim.metrics
-            .loop_lag(began.elapsed().saturating_sub(on_time));
     }
 }
 
