@@ -56,9 +56,12 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode, Failure> {
         Command::Verify(args) => ledger::verify(args, out)?,
         Command::Store(command) => store::run(command, out)?,
         Command::Sla(SlaCommand::Rules { config }) => {
-            let settings =
-                Settings::load(config.as_deref(), config::environment(), Overrides::default())
-                    .map_err(|error| Failure::new(Exit::Usage, error))?;
+            let settings = Settings::load(
+                config.as_deref(),
+                config::environment(),
+                Overrides::default(),
+            )
+            .map_err(|error| Failure::new(Exit::Usage, error))?;
             let sla = &settings.sla;
             out.write_all(crate::sla::rules::rules(&sla.objectives, sla.failures_min).as_bytes())?;
         }

@@ -41,7 +41,8 @@ pub(super) fn list(key: &str, items: &[Value]) -> Option<Result<(), String>> {
 }
 
 fn buckets(items: &[Value]) -> Result<(), String> {
-    let form = "must be a list of milliseconds, each larger than the one before, from 0.001 to 3600000";
+    let form =
+        "must be a list of milliseconds, each larger than the one before, from 0.001 to 3600000";
     if items.is_empty() || items.len() > BUCKETS_MAX {
         return Err(format!("must have 1 to {BUCKETS_MAX} boundaries"));
     }
@@ -63,7 +64,10 @@ fn buckets(items: &[Value]) -> Result<(), String> {
 
 fn objectives(items: &[Value]) -> Result<(), String> {
     if items.len() > OBJECTIVES_MAX {
-        return Err(format!("has {}; there are at most {OBJECTIVES_MAX}", items.len()));
+        return Err(format!(
+            "has {}; there are at most {OBJECTIVES_MAX}",
+            items.len()
+        ));
     }
     let mut names: Vec<String> = Vec::new();
     for item in items {

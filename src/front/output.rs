@@ -77,7 +77,11 @@ where
     pub(super) fn tell_blocked(&mut self) {
         let blocked = self.kept.as_mut().and_then(|kept| kept.blocked.take());
         if let Some((since, answered_after)) = blocked {
-            self.front.backend.read_slowly(answered_after, since.elapsed());
+            // Requests that were read meanwhile could not be answered: their time begins now.
+            self.arrived = Instant::now();
+            self.front
+                .backend
+                .read_slowly(answered_after, since.elapsed());
         }
     }
 

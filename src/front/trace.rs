@@ -14,7 +14,8 @@ impl TraceId {
     pub fn of_traceparent(value: &[u8]) -> Option<Self> {
         let hex = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let (known, rest) = value.split_at_checked(55)?;
-        let [version, trace, parent, flags] = [&known[..2], &known[3..35], &known[36..52], &known[53..]];
+        let [version, trace, parent, flags] =
+            [&known[..2], &known[3..35], &known[36..52], &known[53..]];
         let dashes = [known[2], known[35], known[52]].iter().all(|b| *b == b'-');
         // Version 00 ends here; a later one may go on behind another dash; ff is none.
         let ends = rest.is_empty() || (version != b"00" && rest[0] == b'-');
@@ -63,7 +64,10 @@ mod tests {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let whole = format!("00-{trace}-00f067aa0ba902b7-01");
         assert_eq!(id(&whole).as_deref(), Some(trace));
-        assert_eq!(id(&format!("cc-{trace}-00f067aa0ba902b7-01-more")).as_deref(), Some(trace));
+        assert_eq!(
+            id(&format!("cc-{trace}-00f067aa0ba902b7-01-more")).as_deref(),
+            Some(trace)
+        );
         for wrong in [
             String::new(),
             whole[..54].to_owned(),

@@ -92,11 +92,7 @@ impl Collector for Process {
                 "Memory of the process that is in RAM.",
                 resident,
             )?;
-            readings.gauge(
-                "trove_process_threads",
-                "Threads of the process.",
-                threads,
-            )?;
+            readings.gauge("trove_process_threads", "Threads of the process.", threads)?;
         }
         if let Ok(entries) = std::fs::read_dir("/proc/self/fd") {
             // Less the one that reads the directory.

@@ -82,10 +82,7 @@ const FRONT: [(&str, &str); 6] = [
         "trove_dropped_connections",
         "Connections that were dropped for want of a descriptor",
     ),
-    (
-        "trove_timeouts",
-        "Requests and writes that a timer ended",
-    ),
+    ("trove_timeouts", "Requests and writes that a timer ended"),
     ("trove_panics", "Requests that ended in a panic"),
     (
         "trove_cut_answers",
@@ -126,9 +123,7 @@ impl Metrics {
             requests: DurationsByLabel::new(
                 &buckets,
                 Route::ALL.iter().flat_map(|route| {
-                    let classes = STATUS_CLASSES
-                        .iter()
-                        .filter(|_| is_served(*route));
+                    let classes = STATUS_CLASSES.iter().filter(|_| is_served(*route));
                     classes.map(|class| vec![("route", route.as_str()), ("status_class", *class)])
                 }),
             ),
@@ -301,12 +296,7 @@ impl Metrics {
 
     /// Everything, in the format that was asked for. Hunts' sums come from the store.
     #[must_use]
-    pub fn encode(
-        &self,
-        hunts: &[(Arc<Hunt>, Totals)],
-        gauges: Gauges,
-        format: Format,
-    ) -> Vec<u8> {
+    pub fn encode(&self, hunts: &[(Arc<Hunt>, Totals)], gauges: Gauges, format: Format) -> Vec<u8> {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));

@@ -43,7 +43,9 @@ impl Came {
     }
 
     fn began(&self) -> Instant {
-        self.arrived.checked_sub(self.sending).unwrap_or(self.arrived)
+        self.arrived
+            .checked_sub(self.sending)
+            .unwrap_or(self.arrived)
     }
 }
 
@@ -99,7 +101,13 @@ pub(super) fn answered(
     let timings = fields.get_all("server-timing").iter();
     let store = timings.map(|value| store_of(value.as_bytes())).sum();
     let about = (route.as_str(), status);
-    sla.note(Cause::Shim, about, came.began(), took.parts(store), came.trace);
+    sla.note(
+        Cause::Shim,
+        about,
+        came.began(),
+        took.parts(store),
+        came.trace,
+    );
 }
 
 /// Judges an answer over a link, of which the shim itself took `own`.
@@ -129,7 +137,8 @@ pub(super) fn delivered(shim: &Shim, route: Route, delivery: &Delivery<'_>, own:
     };
     let about = (route.as_str(), delivery.status);
     let parts = took.parts(store);
-    shim.sla.note(Cause::Shim, about, came.began(), parts, came.trace);
+    shim.sla
+        .note(Cause::Shim, about, came.began(), parts, came.trace);
 }
 
 /// Judges a request that has no answer of an instance.
@@ -195,7 +204,10 @@ mod tests {
         assert_eq!(took.parts(Duration::from_secs(1)).cause(), Cause::App);
         assert_eq!(took.parts(Duration::from_secs(2)).cause(), Cause::Store);
         // It cannot have taken longer than all of it.
-        assert_eq!(took.parts(Duration::from_secs(9)).total(), took.theirs + took.own);
+        assert_eq!(
+            took.parts(Duration::from_secs(9)).total(),
+            took.theirs + took.own
+        );
         let waited = Took {
             queue: Duration::from_secs(4),
             ..took

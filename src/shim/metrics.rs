@@ -76,8 +76,8 @@ fn registered<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, 
 
 fn of_instance(upstream: &str, instance: &str) -> Labels<2> {
     [
-        ("upstream", upstream.to_owned()),
         ("instance", instance.to_owned()),
+        ("upstream", upstream.to_owned()),
     ]
 }
 
@@ -172,7 +172,11 @@ impl Metrics {
                 "trove_shim_queued_requests",
                 "Requests that wait for an instance",
             ),
-            live: registered(registry, "trove_shim_upstream_live", "Whether a group is live"),
+            live: registered(
+                registry,
+                "trove_shim_upstream_live",
+                "Whether a group is live",
+            ),
             connections: registered(
                 registry,
                 "trove_shim_connections",
@@ -217,7 +221,9 @@ impl Metrics {
         let watched = objectives.iter().filter_map(|objective| {
             let route = ROUTES.iter().position(|route| *route == objective.route)?;
             let by_class = std::array::from_fn(|class| {
-                self.requests.at(route * STATUS_CLASSES.len() + class).clone()
+                self.requests
+                    .at(route * STATUS_CLASSES.len() + class)
+                    .clone()
             });
             Watched::new(objective.clone(), by_class, |ms| {
                 self.buckets.place_of_ms(ms)
@@ -233,8 +239,8 @@ impl Metrics {
             forwarded: self.forwarded.get_or_create_owned(&labels),
             on_links: self.on_links.get_or_create_owned(&labels),
             failures: Failure::ALL.map(|failure| {
-                let [upstream, instance] = labels.clone();
-                let labels = [upstream, instance, ("kind", failure.as_str().to_owned())];
+                let [instance, upstream] = labels.clone();
+                let labels = [instance, ("kind", failure.as_str().to_owned()), upstream];
                 self.failures.get_or_create_owned(&labels)
             }),
             ejections: self.ejections.get_or_create_owned(&labels),

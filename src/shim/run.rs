@@ -193,7 +193,10 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     tokio::spawn({
         let shim = shim.clone();
         async move {
-            shim.sla.stalls.watch(|lag| shim.metrics.loop_lag(lag)).await;
+            shim.sla
+                .stalls
+                .watch(|lag| shim.metrics.loop_lag(lag))
+                .await;
         }
     });
     tokio::spawn(shim.sla.clone().keep());

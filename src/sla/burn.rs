@@ -131,7 +131,11 @@ mod tests {
             .map(|rule| (WINDOWS[rule.long].name, WINDOWS[rule.short].name))
             .collect();
         assert_eq!(named, [("1h", "5m"), ("6h", "30m"), ("3d", "6h")]);
-        assert!(WINDOWS.windows(2).all(|two| two[0].seconds < two[1].seconds));
+        assert!(
+            WINDOWS
+                .windows(2)
+                .all(|two| two[0].seconds < two[1].seconds)
+        );
     }
 
     #[test]
@@ -151,7 +155,13 @@ mod tests {
         );
         // Over: the long windows still burn, the short ones do not.
         assert_eq!(
-            told([(0, 10_000), (0, 50_000), hour, (8_000, 600_000), (8_000, 7_000_000)]),
+            told([
+                (0, 10_000),
+                (0, 50_000),
+                hour,
+                (8_000, 600_000),
+                (8_000, 7_000_000)
+            ]),
             None
         );
     }
@@ -160,11 +170,23 @@ mod tests {
     fn a_slow_burn_opens_a_ticket() {
         // 0.6 % of requests fail for days: 1.2 times the budget.
         assert_eq!(
-            told([(60, 10_000), (360, 60_000), (720, 120_000), (4_320, 720_000), (51_840, 8_640_000)]),
+            told([
+                (60, 10_000),
+                (360, 60_000),
+                (720, 120_000),
+                (4_320, 720_000),
+                (51_840, 8_640_000)
+            ]),
             Some(Severity::Ticket)
         );
         assert_eq!(
-            told([(40, 10_000), (240, 60_000), (480, 120_000), (2_880, 720_000), (34_560, 8_640_000)]),
+            told([
+                (40, 10_000),
+                (240, 60_000),
+                (480, 120_000),
+                (2_880, 720_000),
+                (34_560, 8_640_000)
+            ]),
             None
         );
     }

@@ -234,12 +234,12 @@ impl Recorder {
         let sums = sums.collect();
         let since_s = state.coarse.since_s().unwrap_or(now_s);
         // A slot's beginning may lie before the process's.
-        let since_s = if state.coarse.since_s() == Some(state.began_ms / 1_000 / COARSE_S * COARSE_S)
-        {
-            state.began_ms / 1_000
-        } else {
-            since_s
-        };
+        let since_s =
+            if state.coarse.since_s() == Some(state.began_ms / 1_000 / COARSE_S * COARSE_S) {
+                state.began_ms / 1_000
+            } else {
+                since_s
+            };
         (sums, now_s.saturating_sub(since_s))
     }
 
@@ -355,7 +355,10 @@ mod tests {
         let hour = &bench.now().windows[2];
         let near = |value: Option<f64>, true_s: f64| {
             let value = value.unwrap();
-            assert!(value >= true_s && value <= true_s * 1.1, "{value} for {true_s}");
+            assert!(
+                value >= true_s && value <= true_s * 1.1,
+                "{value} for {true_s}"
+            );
         };
         near(hour.p50_s, 0.010);
         near(hour.p95_s, 0.010);
@@ -378,7 +381,8 @@ mod tests {
         bench.run(700, 10, 0, 2);
         bench.run(10, 10, 3, 2);
         let saved = bench.recorder.saved(bench.now_ms, [0; 4]);
-        let by_class = std::array::from_fn(|_| Durations::new(Buckets::of_ms(&[1_000.0, 1.0, 3_000.0])));
+        let by_class =
+            std::array::from_fn(|_| Durations::new(Buckets::of_ms(&[1_000.0, 1.0, 3_000.0])));
         let mut next = Bench {
             recorder: Bench::recorder("polls:poll:99:1000:0.005", &by_class),
             by_class,

@@ -154,7 +154,9 @@ fn budgets(objective: &Objective) -> [Budget<'_>; 2] {
             objective,
             allowed: objective.late_ratio(),
             alert: "TroveLatencyBurnsBudget",
-            summary: format!("{name}: fewer than {percentile} % of requests take up to {seconds} s"),
+            summary: format!(
+                "{name}: fewer than {percentile} % of requests take up to {seconds} s"
+            ),
         },
     ]
 }
@@ -201,10 +203,11 @@ mod tests {
 
     #[test]
     fn every_objective_has_a_group_and_every_rule_an_alert() {
-        let objectives: Vec<Objective> = ["polls:poll:99:1000:0.005", "finds:find:99.9:250:0.007:3000"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
+        let objectives: Vec<Objective> =
+            ["polls:poll:99:1000:0.005", "finds:find:99.9:250:0.007:3000"]
+                .iter()
+                .map(|text| text.parse().unwrap())
+                .collect();
         let rules = rules(&objectives, 10);
         assert_eq!(rules.matches("  - name: ").count(), 2);
         assert_eq!(rules.matches("- alert: ").count(), 2 * 2 * RULES.len());

@@ -96,8 +96,7 @@ impl Parts {
 impl Serialize for Parts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let parts = Cause::ALL.iter();
-        serializer
-            .collect_map(parts.map(|cause| (cause.as_str(), self.part(*cause).as_secs_f64())))
+        serializer.collect_map(parts.map(|cause| (cause.as_str(), self.part(*cause).as_secs_f64())))
     }
 }
 

@@ -299,8 +299,12 @@ fn percentile_s(tally: &Tally, quantile: f64) -> Option<f64> {
     )]
     let rank = ((all as f64 * quantile).ceil() as u64).max(1);
     let mut below = 0;
-    tally.latencies.iter().enumerate().find_map(|(place, count)| {
-        below += u64::from(*count);
-        (below >= rank).then(|| native_bound_s(place))
-    })
+    tally
+        .latencies
+        .iter()
+        .enumerate()
+        .find_map(|(place, count)| {
+            below += u64::from(*count);
+            (below >= rank).then(|| native_bound_s(place))
+        })
 }

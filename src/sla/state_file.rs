@@ -88,7 +88,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sla.state");
         assert!(read(&path).unwrap().is_none());
-        let saved = Recorder::new(Vec::new(), 1_000_000_000_000).saved(1_000_000_060_000, [1, 2, 3, 4]);
+        let saved =
+            Recorder::new(Vec::new(), 1_000_000_000_000).saved(1_000_000_060_000, [1, 2, 3, 4]);
         write(&path, &saved).unwrap();
         assert!(read(&path).unwrap().is_some());
         let whole = fs::read(&path).unwrap();
