@@ -26,14 +26,21 @@ fn traced(ask: Ask) -> Ask {
 /// Slow requests by cause, in the order of [`CAUSES`].
 fn slow(site: &Site) -> [u64; 4] {
     let text = site.ops().send(Ask::get("/metrics")).text();
-    CAUSES.map(|cause| series(&text, &format!("trove_slow_requests_total{{cause=\"{cause}\"}}")))
+    CAUSES.map(|cause| {
+        series(
+            &text,
+            &format!("trove_slow_requests_total{{cause=\"{cause}\"}}"),
+        )
+    })
 }
 
 /// Waits until so many requests are blamed on one cause, and holds the others to none.
 #[track_caller]
 fn blamed(site: &Site, cause: &str, count: u64) -> Value {
     let place = CAUSES.iter().position(|known| *known == cause).unwrap();
-    wait(&format!("{cause} to be blamed"), || slow(site)[place] >= count);
+    wait(&format!("{cause} to be blamed"), || {
+        slow(site)[place] >= count
+    });
     let mut expected = [0; 4];
     expected[place] = count;
     assert_eq!(slow(site), expected, "{CAUSES:?}");
@@ -75,9 +82,15 @@ fn a_client_that_sends_a_byte_at_a_time_is_blamed_alone() {
     blamed(&site, "client", 1);
     assert_eq!(ask_slowly(&site, &poll()), 200);
     let example = blamed(&site, "client", 2);
-    assert_eq!((&example["route"], &example["status"]), (&json!("poll"), &json!(200)));
+    assert_eq!(
+        (&example["route"], &example["status"]),
+        (&json!("poll"), &json!(200))
+    );
     assert_eq!(example["trace_id"], TRACE);
-    assert!(example["parts_s"]["client"].as_f64().unwrap() >= 0.3, "{example}");
+    assert!(
+        example["parts_s"]["client"].as_f64().unwrap() >= 0.3,
+        "{example}"
+    );
     site.logged(TRACE);
     // What the client took is not the server's time.
     let text = site.ops().send(Ask::get("/metrics")).text();
@@ -156,7 +169,10 @@ fn a_paused_redis_is_blamed_on_the_store_alone() {
     let answer = asked.join().unwrap();
     answer.is(201);
     let example = blamed(&site, "store", 1);
-    assert_eq!((&example["route"], &example["status"]), (&json!("find"), &json!(201)));
+    assert_eq!(
+        (&example["route"], &example["status"]),
+        (&json!("find"), &json!(201))
+    );
     assert_eq!(example["trace_id"], TRACE);
 }
 

@@ -23,7 +23,10 @@ fn slow(shim: &Shim) -> [u64; 4] {
     let reply = shim.ask_ops("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     CAUSES.map(|cause| {
         let series = format!("trove_slow_requests_total{{cause=\"{cause}\"}} ");
-        let line = reply.text().lines().find_map(|line| line.strip_prefix(&series));
+        let line = reply
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&series));
         line.expect("the series").parse().expect("a count")
     })
 }
@@ -194,7 +197,10 @@ fn a_server_that_stood_still_is_blamed_as_the_app_alone() {
     signal(&server, "-CONT");
     assert_eq!(client.reply().status, 200);
     let example = blamed(&shim, "app", 1);
-    assert_eq!((&example["route"], &example["trace_id"]), (&"poll".into(), &TRACE.into()));
+    assert_eq!(
+        (&example["route"], &example["trace_id"]),
+        (&"poll".into(), &TRACE.into())
+    );
 }
 
 #[test]
