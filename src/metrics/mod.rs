@@ -3,7 +3,7 @@
 //! - [`labels`]: the values that labels may have, so that their number is bounded.
 //! - [`durations`]: histograms with classic and native buckets, cheap enough for a poll from memory.
 //! - [`server`]: what `trove serve` measures; the shim's are in `shim::metrics`.
-//! - [`process`]: what both say of their process.
+//! - [`process`]: what both say of their process. [`redis`]: what the Redis behind a server says of itself.
 //! - [`exposition`]: the answer to a scrape, in the format that the scraper asks for.
 //!
 //! Names begin with `trove_`, units are seconds and bytes. The verdict on objectives is made from these same histograms
@@ -13,6 +13,7 @@ pub mod durations;
 pub mod exposition;
 pub mod labels;
 pub mod process;
+pub mod redis;
 pub mod server;
 
 pub use durations::{Buckets, Durations, DurationsByLabel};

@@ -10,6 +10,7 @@ use crate::game::Millis;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
+use crate::metrics::redis::RedisFigures;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
 use crate::sla::{SLOW_REQUESTS, Sla};
@@ -138,6 +139,7 @@ impl App {
         let watched = metrics.watch(&settings.sla.objectives);
         let sla = Sla::new(&settings.sla, "serve", name, own_dir, watched);
         metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
+        metrics.add_collector(Box::new(RedisFigures(store.clone())));
         Arc::new(Self {
             store,
             metrics,

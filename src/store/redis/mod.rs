@@ -9,7 +9,7 @@
 //! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
-//! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
+//! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
 //! that needs more has others lend it theirs. What a borrower that broke off leaves is missing, never doubled.
@@ -17,6 +17,7 @@
 mod audit;
 mod cache;
 mod entry;
+mod figures;
 mod finds;
 mod gate;
 mod house;
@@ -34,7 +35,7 @@ pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
-    Recorded, Reinstated, Reply, Store, StoreError,
+    Recorded, Reinstated, Reply, ServerFigures, Store, StoreError,
 };
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Entry, Totals};
@@ -128,6 +129,7 @@ impl RedisStore {
         core.all_hunts().await.map_err(failed)?;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
+        lock(&store.tasks).push(tokio::spawn(figures::watch(core.clone())));
         Ok(store)
     }
 
@@ -379,6 +381,10 @@ impl Store for RedisStore {
 
     fn feed_silent_ms(&self) -> Option<u64> {
         Self::feed_silent_ms(self)
+    }
+
+    fn server_figures(&self) -> Option<ServerFigures> {
+        Some(self.core.figures())
     }
 
     fn health(&self) -> Health {
