@@ -198,3 +198,38 @@ fn a_server_that_stood_still_is_blamed_itself() {
     assert_eq!(Client::on(stream).finish(false).unwrap().status, 201);
     assert_eq!(blamed(&site, "app", 1)["route"], "find");
 }
+
+#[test]
+fn a_request_whose_client_gave_up_is_counted_with_what_it_had_waited() {
+    let redis = Server::start();
+    let settings = [
+        ("sla.slow_ms", SLOW_MS),
+        ("server.instance_id", "one"),
+        ("store.response_timeout_ms", "4000"),
+    ];
+    let mut site = Site::stopped(&settings).store_at(&redis.url());
+    site.start_again();
+    site.open_h();
+    redis.pause();
+    let mut client = site.client();
+    let body = json!({"treasure": "a"}).to_string();
+    let find = Ask::post("/treasure/h/finds", body).bearer(&token("ann"));
+    client.start(&find).unwrap();
+    std::thread::sleep(SLOWLY);
+    client.cut();
+    let example = blamed(&site, "store", 1);
+    assert_eq!(
+        (&example["route"], &example["status"]),
+        (&json!("find"), &json!(499))
+    );
+    redis.go_on();
+    let text = site.ops().send(Ask::get("/metrics")).text();
+    let of = |class: &str| {
+        let labels = format!("{{route=\"find\",status_class=\"{class}\"}}");
+        series(
+            &text,
+            &format!("trove_http_request_duration_seconds_count{labels}"),
+        )
+    };
+    assert_eq!((of("2xx"), of("4xx"), of("5xx")), (0, 1, 0));
+}

@@ -245,3 +245,22 @@ fn a_shim_that_stood_still_is_blamed_itself() {
     assert_eq!(client.reply().status, 200);
     blamed(&shim, "shim", 1);
 }
+
+#[test]
+fn polls_that_no_server_answers_count_against_the_objective() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let shim = Shim::start(&[format!("blue={address}")]);
+    assert_eq!(shim.ask(poll("t", "h")).status, 503);
+    let polls = "trove_http_request_duration_seconds_count{route=\"poll\",status_class=\"5xx\"}";
+    assert!((shim.metric(polls) - 1.0).abs() < 0.5);
+    let reply = shim.ask_ops("GET /sla HTTP/1.1\r\nhost: x\r\n\r\n");
+    let sla: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+    let hour = &sla["objectives"][0]["windows"][2];
+    assert_eq!(
+        (&hour["requests"], &hour["failed"]),
+        (&1.into(), &1.into()),
+        "{sla}"
+    );
+}

@@ -6,7 +6,7 @@ use super::labels::{Route, STATUS_CLASSES, StoreCommand, status_class};
 use super::process::{Process, ReadBeside};
 use crate::front::{Counters, FieldBlock};
 use crate::game::entry::{Change, Entry, Totals};
-use crate::game::hunt::Hunt;
+use crate::game::hunt::{Hunt, HuntState};
 use crate::sla::{Objective, Watched};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The most hunts whose coins are series: each has five. Of more, the first by id.
+/// The most hunts whose coins are series: each has five. Of more, archived ones are left out first.
 pub const HUNTS_MEASURED_MAX: usize = 200;
 
 /// Two labels.
@@ -165,7 +165,7 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         registry.register(
             "trove_http_request_duration_seconds",
-            "From a request's last byte in to its answer, without what its client wished to wait",
+            "From a request's last byte in to its answer, without what its client wished to wait; 4xx also if the client left first",
             self.requests.clone(),
         );
         registry.register(
@@ -312,7 +312,10 @@ impl Metrics {
             counter.inc_by(count.saturating_sub(counter.get()));
         }
         drop(taking);
-        for (hunt, totals) in hunts.iter().take(HUNTS_MEASURED_MAX) {
+        let is_archived = |hunt: &Hunt| hunt.operator == Some(HuntState::Archived);
+        let going = hunts.iter().filter(|(hunt, _)| !is_archived(hunt));
+        let archived = hunts.iter().filter(|(hunt, _)| is_archived(hunt));
+        for (hunt, totals) in going.chain(archived).take(HUNTS_MEASURED_MAX) {
             let figures = [
                 totals.recorded,
                 totals.credited,
@@ -335,6 +338,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::game::hunt::HuntSpec;
+    use crate::game::ids::HuntId;
 
     #[test]
     fn each_route_and_class_has_a_series_of_its_own_from_the_start() {
@@ -357,6 +362,34 @@ mod tests {
         assert!(!text(&metrics).contains("cached"));
         let help = "# HELP trove_credits_total Finds credited through this process.\n# TYPE trove_credits_total counter\ntrove_credits_total 0\n";
         assert!(text(&metrics).contains(help));
+    }
+
+    #[test]
+    fn the_number_of_hunts_that_have_series_is_bounded_and_archived_ones_come_last() {
+        let hunts: Vec<(Arc<Hunt>, Totals)> = (0..HUNTS_MEASURED_MAX + 50)
+            .map(|n| {
+                let mut hunt = Hunt::new(
+                    1,
+                    HuntSpec {
+                        id: HuntId::new(&format!("h{n}")).unwrap(),
+                        name: "h".into(),
+                        window_ms: 1,
+                        opens_at: None,
+                        closes_at: None,
+                        treasures: Vec::new(),
+                    },
+                );
+                hunt.operator = (n < 100).then_some(HuntState::Archived);
+                (Arc::new(hunt), Totals::default())
+            })
+            .collect();
+        let metrics = Metrics::new("one", Buckets::of_ms(&[1_000.0]), None);
+        let bytes = metrics.encode(&hunts, Gauges::default(), Format::Text);
+        let text = String::from_utf8(bytes).unwrap();
+        let series = text.lines().filter(|line| line.starts_with("trove_coins{"));
+        assert_eq!(series.count(), HUNTS_MEASURED_MAX * COIN_STATES.len());
+        assert!(text.contains("trove_coins{hunt=\"h249\","));
+        assert!(!text.contains("trove_coins{hunt=\"h99\","));
     }
 
     #[test]

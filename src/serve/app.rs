@@ -45,6 +45,8 @@ pub(super) struct Waits {
     pub(super) held: Cell<Duration>,
     /// The client, to send the rest of its body.
     pub(super) client: Cell<Duration>,
+    /// Since when it waits for the store, if it does.
+    pub(super) store_since: Cell<Option<Instant>>,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
@@ -291,6 +293,7 @@ impl App {
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let began = Instant::now();
+        begin_store_wait(began);
         let result = operation.await;
         self.metrics.store_command(command, began.elapsed());
         note_store_wait(began.elapsed());
@@ -486,15 +489,23 @@ fn looked_up(error: StoreError) -> StoreError {
     }
 }
 
+fn begin_store_wait(now: Instant) {
+    let _ = WAITS.try_with(|waits| waits.store_since.set(Some(now)));
+}
+
 fn note_store_wait(waited: Duration) {
     // Outside a request (in a task of its own) there is nobody to tell.
-    let _ = WAITS.try_with(|waits| waits.store.set(waits.store.get() + waited));
+    let _ = WAITS.try_with(|waits| {
+        waits.store_since.set(None);
+        waits.store.set(waits.store.get() + waited);
+    });
 }
 
 async fn waited<T>(
     receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let began = Instant::now();
+    begin_store_wait(began);
     let result = receiver.await;
     note_store_wait(began.elapsed());
     result.unwrap_or_else(|_| Err(StoreError::Unavailable("the operation was given up".into())))

@@ -172,23 +172,79 @@ impl Backend for AppBackend {
         let trace = trace.and_then(|value| TraceId::of_traceparent(value.as_bytes()));
         let router = self.router.clone();
         let app = self.app.clone();
+        let began = arrived.checked_sub(sending).unwrap_or(arrived);
         let answer = async move {
-            let Ok(response) = router.oneshot(request.map(TimedBody::wrap)).await;
-            let (store, held, body) =
-                WAITS.with(|waits| (waits.store.get(), waits.held.get(), waits.client.get()));
-            let took = arrived.elapsed().saturating_sub(held + body);
-            let parts = Parts {
-                client: sending + body,
-                store,
-                app: took.saturating_sub(store),
-                ..Parts::default()
+            // Dropped before its end, and within the request's own scope, it tells that the client has gone.
+            let mut asked = Asked {
+                app: &app,
+                route,
+                arrived,
+                began,
+                trace,
+                is_answered: false,
             };
-            let began = arrived.checked_sub(sending).unwrap_or(arrived);
+            let Ok(response) = router.oneshot(request.map(TimedBody::wrap)).await;
+            asked.is_answered = true;
+            let parts = asked.parts();
             finish(&app, response, route, (began, parts), trace)
         };
         Watched {
             answer: Box::pin(WAITS.scope(Waits::default(), answer)),
             route,
+        }
+    }
+}
+
+/// The status that stands for an answer which its client did not wait for, after nginx.
+const CLIENT_GONE: u16 = 499;
+
+/// A request that is being worked on.
+struct Asked<'a> {
+    app: &'a App,
+    route: Route,
+    arrived: Instant,
+    /// When its first byte had been read.
+    began: Instant,
+    trace: Option<TraceId>,
+    is_answered: bool,
+}
+
+impl Asked<'_> {
+    /// What it has waited for up to now, but for what its client wished to wait.
+    fn parts(&self) -> Parts {
+        let now = Instant::now();
+        let (store, held, body) = WAITS
+            .try_with(|waits| {
+                let waiting = waits.store_since.get();
+                let waiting = waiting.map_or(Duration::ZERO, |since| now - since);
+                let store = waits.store.get() + waiting;
+                (store, waits.held.get(), waits.client.get())
+            })
+            .unwrap_or_default();
+        let took = now
+            .saturating_duration_since(self.arrived)
+            .saturating_sub(held + body);
+        Parts {
+            client: self.arrived.saturating_duration_since(self.began) + body,
+            store,
+            app: took.saturating_sub(store),
+            ..Parts::default()
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    /// Who gives up after two seconds has waited two seconds: left out, an outage would look like silence.
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let parts = self.parts();
+            let about = (self.route.as_str(), CLIENT_GONE);
+            self.app
+                .metrics
+                .request(self.route, CLIENT_GONE, parts.app + parts.store);
+            self.app
+                .sla
+                .note(Cause::App, about, self.began, parts, self.trace);
         }
     }
 }

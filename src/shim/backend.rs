@@ -100,7 +100,7 @@ impl Shim {
             .field_with("server-timing", |out| write_timing(out, took));
     }
 
-    fn problem(&self, problem: Problem, arrived: Instant) -> Response<ShimBody> {
+    fn problem(&self, problem: Problem, route: Route, arrived: Instant) -> Response<ShimBody> {
         if let Problem::Shed(reason) = problem {
             self.metrics.shed(reason);
         }
@@ -108,7 +108,7 @@ impl Shim {
         let mut response = problem.response(bounds.retry_after_s_max, &self.instance_id);
         let took = arrived.elapsed();
         self.metrics
-            .request(Route::Other, response.status().as_u16(), took);
+            .request(route, response.status().as_u16(), took);
         add_timing(response.headers_mut(), took, Duration::ZERO);
         response
     }
@@ -164,7 +164,7 @@ impl Shim {
                     Ok(None)
                 };
                 match whole {
-                    Err(_) => return self.problem(Problem::ClientBody, arrived),
+                    Err(_) => return self.problem(Problem::ClientBody, Route::Other, arrived),
                     Ok(Some(whole)) => {
                         let (method, path) = (parts.method.as_str(), parts.uri.path());
                         if self.heartbeats.has_marker(method, path, &whole) {
@@ -177,7 +177,7 @@ impl Shim {
         }
         if is_health(parts.uri.path()) {
             // GET and HEAD were answered at once unless they had a body.
-            return self.problem(Problem::MethodNotAllowed, arrived);
+            return self.problem(Problem::MethodNotAllowed, Route::Other, arrived);
         }
         let key = self.player_of(&parts);
         let cache_key = if key.is_none() { Key::of(&parts) } else { None };
@@ -206,8 +206,9 @@ impl Shim {
         match forwarding.run(body).await {
             Ok(response) => response,
             Err(problem) => {
-                blame::failed(&self.sla, problem, &came, body_wait.get());
-                self.problem(problem, arrived)
+                let route = route_of(&parts);
+                blame::failed(&self.sla, problem, route, &came, body_wait.get());
+                self.problem(problem, route, arrived)
             }
         }
     }
@@ -225,9 +226,12 @@ impl Shim {
                 Ok(None) => return self.beat(parts, arrived),
                 Ok(Some(piece)) => match left.checked_sub(piece.len()) {
                     Some(less) => left = less,
-                    None => return self.problem(Problem::HeartbeatTooLarge, arrived),
+                    None => {
+                        let problem = Problem::HeartbeatTooLarge;
+                        return self.problem(problem, Route::Heartbeat, arrived);
+                    }
                 },
-                Err(_) => return self.problem(Problem::ClientBody, arrived),
+                Err(_) => return self.problem(Problem::ClientBody, Route::Heartbeat, arrived),
             }
         }
     }
@@ -239,6 +243,15 @@ impl Shim {
         }
         let authorization = parts.headers.get(header::AUTHORIZATION)?;
         self.players.key(authorization.as_bytes())
+    }
+}
+
+/// What a request that is forwarded is counted as.
+pub(super) fn route_of(parts: &Parts) -> Route {
+    if is_poll(parts.method.as_str(), parts.uri.path()) {
+        Route::Poll
+    } else {
+        Route::Other
     }
 }
 

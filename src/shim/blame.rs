@@ -142,7 +142,7 @@ pub(super) fn delivered(shim: &Shim, route: Route, delivery: &Delivery<'_>, own:
 }
 
 /// Judges a request that has no answer of an instance.
-pub(super) fn failed(sla: &Sla, problem: Problem, came: &Came, body: Duration) {
+pub(super) fn failed(sla: &Sla, problem: Problem, route: Route, came: &Came, body: Duration) {
     let mut parts = Parts {
         client: came.sending + body,
         ..Parts::default()
@@ -156,7 +156,7 @@ pub(super) fn failed(sla: &Sla, problem: Problem, came: &Came, body: Duration) {
         Problem::ClientBody | Problem::HeartbeatTooLarge => parts.client += rest,
         Problem::Shed(_) | Problem::MethodNotAllowed => parts.shim = rest,
     }
-    let about = (Route::Other.as_str(), problem.status().as_u16());
+    let about = (route.as_str(), problem.status().as_u16());
     sla.note(Cause::Shim, about, came.began(), parts, came.trace);
 }
 

@@ -103,6 +103,15 @@ fn route(head: &Head<'_>) -> Option<Route> {
     (is_own && !is_health(path)).then_some(Route::Other)
 }
 
+/// The route that a request's mark says.
+fn route_of_mark(mark: u32) -> Route {
+    if mark == Route::Poll as u32 {
+        Route::Poll
+    } else {
+        Route::Other
+    }
+}
+
 fn count_sent(group: &Group, index: usize) {
     let counters = &group.instances()[index].counters;
     counters.forwarded.inc();
@@ -147,7 +156,8 @@ impl Owner {
             sending: returned.sending(),
             trace: returned.trace(),
         };
-        blame::failed(&shim.sla, problem, &came, Duration::ZERO);
+        let route = route_of_mark(returned.mark());
+        blame::failed(&shim.sla, problem, route, &came, Duration::ZERO);
         returned.answer(|answer| {
             let body = problem.write(answer, &shim.own_fields);
             answer
@@ -155,7 +165,7 @@ impl Owner {
                 .body(body.as_bytes());
         });
         let status = problem.status().as_u16();
-        shim.metrics.request(Route::Other, status, took);
+        shim.metrics.request(route, status, took);
     }
 
     /// The player whose poll it is, and whether nothing is lost by sending it twice.
@@ -189,11 +199,7 @@ impl LinkOwner for Owner {
         let metrics = &self.shim.metrics;
         // A held poll was waiting for news, not for anybody here.
         if HELD.find(delivery.fields.as_bytes()).is_none() {
-            let route = if delivery.mark == Route::Poll as u32 {
-                Route::Poll
-            } else {
-                Route::Other
-            };
+            let route = route_of_mark(delivery.mark);
             metrics.request(route, delivery.status, took);
             blame::delivered(&self.shim, route, delivery, own);
         }

@@ -10,12 +10,13 @@
 //!
 //! What was never sent may go to another instance whatever it is.
 
+use super::backend::route_of;
 use super::balance::PlayerKey;
 use super::blame::{self, BodyWait, Came, Took};
 use super::body::ShimBody;
 use super::cache::{Cache, Key};
 use super::group::{Failure, Group, Ticket};
-use super::metrics::{Metrics, Route};
+use super::metrics::Metrics;
 use super::problem::Problem;
 use super::queue::Shed;
 use super::replay::ReplayBody;
@@ -137,11 +138,7 @@ impl Forwarding<'_> {
         let client = self.came.sending + body_wait;
         // A held poll was waiting for news, not for anybody here.
         if !parts.headers.contains_key("preference-applied") {
-            let route = if self.key.is_some() {
-                Route::Poll
-            } else {
-                Route::Other
-            };
+            let route = route_of(self.parts);
             let status = parts.status.as_u16();
             self.metrics.request(route, status, took);
             let took = Took {
