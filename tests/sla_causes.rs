@@ -233,3 +233,34 @@ fn a_request_whose_client_gave_up_is_counted_with_what_it_had_waited() {
     };
     assert_eq!((of("2xx"), of("4xx"), of("5xx")), (0, 1, 0));
 }
+
+#[test]
+fn a_credit_that_was_not_waited_for_to_its_end_counts_as_far_as_it_was() {
+    let redis = Server::start();
+    let settings = [
+        ("sla.slow_ms", SLOW_MS),
+        ("server.instance_id", "one"),
+        ("store.response_timeout_ms", "4000"),
+    ];
+    let mut site = Site::stopped(&settings).store_at(&redis.url());
+    site.start_again();
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.poll();
+    ann.finds("r", "one");
+    redis.pause();
+    // The credit is waited for 20 ms, then the poll is held: that time is nobody's.
+    let held = ann.send(ann.poll_ask().with("Prefer", "wait=1"));
+    redis.go_on();
+    let body = held.is(200);
+    assert_eq!(
+        (&body["pending"], &body["balance"]),
+        (&json!(3), &json!(0)),
+        "{body}"
+    );
+    let timing = held.field("server-timing").unwrap();
+    let store_ms = timing.split("store;dur=").nth(1).unwrap();
+    let store_ms: f64 = store_ms.split(',').next().unwrap().parse().unwrap();
+    assert!((19.0..1_000.0).contains(&store_ms), "{timing}");
+    assert_eq!(slow(&site), [0; 4]);
+}

@@ -132,8 +132,8 @@ fn the_rules_fire_when_the_budget_burns_and_only_then() {
         let in_time = values(steps, |(good, ..)| *good);
         let answered = values(steps, |(good, late, ..)| good + late);
         let errors = values(steps, |(_, _, errors, _)| *errors);
-        let mut test = format!(
-            "rule_files: [rules.yml]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+        let mut test = String::from(
+            "rule_files: [rules.yml]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n",
         );
         for (labels, values) in [
             (format!("{name}_count{{{well}}}"), &answered),

@@ -231,9 +231,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 fields: lines,
                 arrived: matched.course.arrived,
                 sent: matched.sent,
-                elsewhere: matched.course.elsewhere,
+                elsewhere: Duration::from_micros(matched.course.elsewhere_us.into()),
                 read,
-                sending: matched.course.sending,
+                sending: Duration::from_micros(matched.course.sending_us.into()),
                 trace: matched.course.trace,
             };
             let owner = &self.owner;

@@ -51,7 +51,7 @@ impl Returned {
     /// How long its client took to send it after its first byte.
     #[must_use]
     pub fn sending(&self) -> Duration {
-        self.course.sending
+        Duration::from_micros(self.course.sending_us.into())
     }
 
     /// The trace that it belongs to.

@@ -4,6 +4,7 @@ use super::beside;
 use super::catalogue::LiveHunt;
 use super::load::LoopLoad;
 use super::problem::Problem;
+use super::waits::{StoreWait, waited};
 use crate::auth::{Keys, TokenCache, TokenError};
 use crate::config::Settings;
 use crate::game::Millis;
@@ -18,7 +19,6 @@ use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,24 +30,6 @@ use tokio::sync::Semaphore;
 pub const EXPORTS_MAX: usize = 3;
 /// The most events of the store that are taken in one turn of the event loop: some 100 µs.
 const EVENTS_PER_TURN: usize = 256;
-
-tokio::task_local! {
-    /// What the request at hand has waited for.
-    pub(super) static WAITS: Waits;
-}
-
-/// What a request has waited for, for `Server-Timing`, the metrics and the cause of slow requests.
-#[derive(Debug, Default)]
-pub(super) struct Waits {
-    /// The store.
-    pub(super) store: Cell<Duration>,
-    /// News: a held poll. Whoever asked wanted to wait, so it counts against nobody.
-    pub(super) held: Cell<Duration>,
-    /// The client, to send the rest of its body.
-    pub(super) client: Cell<Duration>,
-    /// Since when it waits for the store, if it does.
-    pub(super) store_since: Cell<Option<Instant>>,
-}
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
 /// nobody ever waits for it.
@@ -292,11 +274,10 @@ impl App {
         command: StoreCommand,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let _wait = StoreWait::begin();
         let began = Instant::now();
-        begin_store_wait(began);
         let result = operation.await;
         self.metrics.store_command(command, began.elapsed());
-        note_store_wait(began.elapsed());
         result
     }
 
@@ -487,28 +468,6 @@ fn looked_up(error: StoreError) -> StoreError {
         StoreError::Unknown(why) => StoreError::Unavailable(why),
         error => error,
     }
-}
-
-fn begin_store_wait(now: Instant) {
-    let _ = WAITS.try_with(|waits| waits.store_since.set(Some(now)));
-}
-
-fn note_store_wait(waited: Duration) {
-    // Outside a request (in a task of its own) there is nobody to tell.
-    let _ = WAITS.try_with(|waits| {
-        waits.store_since.set(None);
-        waits.store.set(waits.store.get() + waited);
-    });
-}
-
-async fn waited<T>(
-    receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let began = Instant::now();
-    begin_store_wait(began);
-    let result = receiver.await;
-    note_store_wait(began.elapsed());
-    result.unwrap_or_else(|_| Err(StoreError::Unavailable("the operation was given up".into())))
 }
 
 /// The bearer token of a request.

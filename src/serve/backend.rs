@@ -1,7 +1,8 @@
 //! What stands behind the front of `trove serve`.
 
-use super::app::{App, WAITS, Waits};
+use super::app::App;
 use super::problem::{PROBLEM_JSON, Problem};
+use super::waits::{WAITS, Waits};
 use super::{bulk, health, hunts, players, poll};
 use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, TraceId};
 use crate::metrics::Route;
@@ -214,12 +215,7 @@ impl Asked<'_> {
     fn parts(&self) -> Parts {
         let now = Instant::now();
         let (store, held, body) = WAITS
-            .try_with(|waits| {
-                let waiting = waits.store_since.get();
-                let waiting = waiting.map_or(Duration::ZERO, |since| now - since);
-                let store = waits.store.get() + waiting;
-                (store, waits.held.get(), waits.client.get())
-            })
+            .try_with(|waits| (waits.store.get(), waits.held.get(), waits.client.get()))
             .unwrap_or_default();
         let took = now
             .saturating_duration_since(self.arrived)

@@ -4,11 +4,12 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, WAITS, strip_bearer};
+use super::app::{App, Caller, Hot, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
+use super::waits::WAITS;
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;

@@ -95,7 +95,7 @@ impl Budget<'_> {
         let limit = format!("{} * {}", rule.burn_rate, self.allowed);
         write!(
             out,
-            "      - alert: {alert}\n        expr: >-\n          {long_ratio}{of} > {limit}\n          and {short_ratio}{of} > {limit}\n          and {increase}{of} >= {failures_min}\n        labels: {{severity: \"{severity}\", objective: \"{objective}\", window: \"{long}\"}}\n        annotations:\n          summary: \"{summary}\"\n          description: \"{job}: the budget is being spent over {rate} times too fast, for {long} and still in the last {short}\"\n",
+            "      - alert: {alert}\n        expr: >-\n          {long_ratio}{of} > {limit}\n          and {short_ratio}{of} > {limit}\n          and {increase}{of} >= {failures_min}\n        labels: {{severity: \"{severity}\", objective: \"{objective}\", window: \"{long}\"}}\n        annotations:\n          summary: \"{summary}\"\n          description: \"{{{{ $labels.job }}}}: the budget is being spent over {rate} times too fast, for {long} and still in the last {short}\"\n",
             alert = self.alert,
             long_ratio = self.ratio_series(long),
             short_ratio = self.ratio_series(short),
@@ -105,7 +105,6 @@ impl Budget<'_> {
                 Severity::Ticket => "ticket",
             },
             summary = self.summary,
-            job = "{{ $labels.job }}",
             rate = rule.burn_rate,
         )
     }
