@@ -127,7 +127,7 @@ impl Sla {
         if !self.is_slow(parts.total()) {
             return;
         }
-        let stalled = self.stalls.within(began, Instant::now());
+        let stalled = self.stalls.before(began, Instant::now());
         let parts = parts.charge_stall(own, stalled);
         self.slow.count(Example {
             at_ms: unix_ms(),

@@ -1,9 +1,8 @@
 //! When the event loop stood still: because a task held it, or because the process was stopped or had no processor.
 //!
 //! A request cannot see that. Its answer lay in the socket, and looks as if it had come late. So a task sleeps and looks how
-//! late it wakes, and what it finds is kept for a while.
+//! late it wakes.
 
-use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,6 @@ const PERIOD: Duration = Duration::from_millis(100);
 const ON_TIME: Duration = Duration::from_millis(101);
 /// A lag from which on the loop counts as having stood still.
 const STALL_MIN: Duration = Duration::from_millis(20);
-/// The stalls that are kept: more than any request lasts through.
-const STALLS_MAX: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,8 +21,8 @@ pub struct Stalls(Mutex<Seen>);
 struct Seen {
     /// When the loop should have woken the watcher next.
     due: Option<Instant>,
-    /// From when to when it stood still, the latest last.
-    stalls: VecDeque<(Instant, Instant)>,
+    /// From when to when it last stood still.
+    last: Option<(Instant, Instant)>,
 }
 
 impl Stalls {
@@ -46,27 +43,26 @@ impl Stalls {
         };
         let lag = now.saturating_duration_since(due);
         if lag >= STALL_MIN {
-            if seen.stalls.len() >= STALLS_MAX {
-                seen.stalls.pop_front();
-            }
-            seen.stalls.push_back((due, now));
+            seen.last = Some((due, now));
         }
         lag
     }
 
-    /// For how long the loop stood still between two moments, as far as is known: up to 100 ms of each time are not.
+    /// For how long the loop had stood still, within `from` to `to`, when it came to what happened at `to`. 0 if it had been
+    /// running: only the standing still that ends with an event can have kept it waiting; what came before that ended
+    /// without the event. Up to 100 ms of it are not known.
     #[must_use]
-    pub fn within(&self, from: Instant, to: Instant) -> Duration {
+    pub fn before(&self, from: Instant, to: Instant) -> Duration {
         let seen = self.lock();
-        // The loop has come to a request before it came to the watcher, who is overdue.
-        let now_standing = seen.due.map(|due| (due, to));
-        seen.stalls
-            .iter()
-            .copied()
-            .chain(now_standing)
-            .map(|(began, ended)| ended.min(to).saturating_duration_since(began.max(from)))
-            .filter(|stalled| *stalled >= STALL_MIN)
-            .sum()
+        // The loop has come to the event before it came to the watcher, who is overdue.
+        let standing = seen.due.filter(|due| *due + STALL_MIN <= to);
+        let began = match standing {
+            Some(due) => Some((due, to)),
+            None => seen.last.filter(|(_, ended)| *ended + PERIOD >= to),
+        };
+        began.map_or(Duration::ZERO, |(began, ended)| {
+            ended.min(to).saturating_duration_since(began.max(from))
+        })
     }
 
     /// Watches the loop for ever; tells how late each look was.
@@ -84,7 +80,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_part_of_a_stall_that_a_request_lasted_through_counts() {
+    fn only_the_stall_that_ends_with_an_event_counts_and_only_the_part_that_a_request_lasted_through()
+     {
         let stalls = Stalls::default();
         let began = Instant::now();
         let at = |ms: u64| began + Duration::from_millis(ms);
@@ -92,25 +89,15 @@ mod tests {
         assert_eq!(stalls.awake(at(101)), Duration::from_millis(1));
         stalls.asleep_until(at(200));
         assert_eq!(stalls.awake(at(1_200)), Duration::from_millis(1_000));
-        let within = |from, to| stalls.within(at(from), at(to)).as_millis();
-        assert_eq!(within(0, 2_000), 1_000);
-        assert_eq!(within(700, 2_000), 500);
-        assert_eq!(within(1_200, 2_000), 0);
-        assert_eq!(within(0, 150), 0);
+        let before = |from, to| stalls.before(at(from), at(to)).as_millis();
+        assert_eq!(before(0, 1_210), 1_000);
+        assert_eq!(before(700, 1_210), 500);
+        // It ran again before this happened.
+        assert_eq!(before(0, 2_000), 0);
         // Overdue, and not yet awake.
         stalls.asleep_until(at(1_300));
-        assert_eq!(within(1_250, 2_300), 1_000);
-    }
-
-    #[test]
-    fn the_stalls_that_are_kept_are_bounded() {
-        let stalls = Stalls::default();
-        let began = Instant::now();
-        for n in 0..1_000 {
-            let due = began + Duration::from_millis(n * 100);
-            stalls.asleep_until(due);
-            stalls.awake(due + STALL_MIN);
-        }
-        assert_eq!(stalls.lock().stalls.len(), STALLS_MAX);
+        assert_eq!(before(1_250, 2_300), 1_000);
+        assert_eq!(before(2_000, 2_300), 300);
+        assert_eq!(before(1_250, 1_305), 0);
     }
 }
