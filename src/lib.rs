@@ -9,6 +9,7 @@ pub mod ledger;
 pub mod link;
 pub mod metrics;
 pub mod mirror;
+pub mod ops;
 pub mod serve;
 pub mod shim;
 pub mod sla;

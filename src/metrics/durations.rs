@@ -158,6 +158,13 @@ impl Durations {
         inner.classic[place].fetch_add(1, Ordering::Release);
     }
 
+    /// How many it has counted so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let classic = self.0.classic.iter();
+        classic.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// What it has counted so far.
     #[must_use]
     pub fn counted(&self) -> Counted {

@@ -264,6 +264,18 @@ impl Metrics {
         self.requests.at(place * STATUS_CLASSES.len() + class)
     }
 
+    /// The histograms of a route, one a class of status.
+    #[must_use]
+    pub fn of_route(&self, route: Route) -> [&Durations; STATUS_CLASSES.len()] {
+        std::array::from_fn(|class| self.of(route, class))
+    }
+
+    /// How late the event loop's timer fires.
+    #[must_use]
+    pub fn lag(&self) -> &Durations {
+        &self.loop_lag
+    }
+
     /// A request was answered.
     #[inline]
     pub fn request(&self, route: Route, status: u16, took: Duration) {

@@ -8,12 +8,14 @@ use super::waits::{StoreWait, waited};
 use crate::auth::{Keys, TokenCache, TokenError};
 use crate::config::Settings;
 use crate::game::Millis;
+use crate::game::entry::Find;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
 use crate::metrics::redis::RedisFigures;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
+use crate::ops::{LatestFind, LatestFinds};
 use crate::sla::{SLOW_REQUESTS, Sla};
 use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
@@ -84,6 +86,8 @@ pub struct App {
     pub instance_id: HeaderValue,
     /// A turn for each export that is being written.
     pub exports: Arc<Semaphore>,
+    /// The latest finds, for the page of operators.
+    pub latest_finds: LatestFinds,
     settings: RwLock<Arc<Settings>>,
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
@@ -131,6 +135,7 @@ impl App {
             load: LoopLoad::default(),
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            latest_finds: LatestFinds::default(),
             settings: RwLock::new(Arc::new(settings)),
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
@@ -353,6 +358,17 @@ impl App {
                 "this needs an admin key as the bearer token",
             )
         })
+    }
+
+    /// A find was recorded here for the first time.
+    pub fn note_find(&self, live: &LiveHunt, player: PlayerId, find: &Find) {
+        self.latest_finds.push(LatestFind {
+            found_at: find.found_at,
+            hunt: live.hunt.spec.id.to_string(),
+            treasure: find.treasure.as_ref().map(ToString::to_string),
+            player: player.to_string(),
+            coins: find.coins,
+        });
     }
 
     /// Signs a token.

@@ -226,6 +226,7 @@ async fn record_step(
         };
         problems.push(problem);
     }
+    let players: Vec<PlayerId> = finds.iter().map(|(player, _)| *player).collect();
     let record = app.store.record(&live.hunt.spec.id, finds);
     let recorded = app.ask(StoreCommand::Record, record).await?;
     let mut hot = app.hot();
@@ -239,6 +240,13 @@ async fn record_step(
         );
     }
     drop(hot);
+    for (player, outcome) in players.into_iter().zip(&recorded.outcomes) {
+        if let Ok(Decision::Recorded(entry, _)) = outcome
+            && let Change::Find(find) = &entry.change
+        {
+            app.note_find(live, player, find);
+        }
+    }
     let mut decided = recorded.outcomes.into_iter();
     for problem in problems {
         let outcome = match problem {

@@ -6,7 +6,7 @@
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
 //!   `poll_body` the poll's answer.
 //! - [`beside`]: threads for what would hold the event loop.
-//! - [`ops`]: the operations listener; [`socket`]: the Unix socket through which `verify` and `export` ask a running
+//! - [`ops`]: the operations listener, `ops_page` what it shows on its page; [`socket`]: the Unix socket through which `verify` and `export` ask a running
 //!   server.
 //! - [`problem`]: what is said when something is wrong; [`json`]: reading bodies; [`mod@openapi`]: the document.
 //! - [`demo`]: the demo's hunt and its simulated players.
@@ -24,6 +24,7 @@ pub mod json;
 pub mod load;
 pub mod openapi;
 pub mod ops;
+mod ops_page;
 pub mod players;
 pub mod poll;
 mod poll_body;

@@ -1,4 +1,4 @@
-//! The operations listener: metrics, the verdict on objectives, and health, on an address of its own.
+//! The operations listener: metrics, the verdict on objectives, the page for operators, and health, on an address of its own.
 
 use super::app::App;
 use super::backend::{method_not_allowed, not_found};
@@ -7,6 +7,7 @@ use super::health;
 use super::problem::Problem;
 use crate::front;
 use crate::metrics::{Format, Gauges};
+use crate::ops::{Live, page};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -25,14 +26,19 @@ struct Ops {
 
 /// The routes of the operations listener, as a backend for a front.
 #[must_use]
-pub fn backend(app: Arc<App>, gauges: ReadGauges) -> front::ServiceBackend<Router> {
+pub fn backend(
+    app: Arc<App>,
+    gauges: ReadGauges,
+    live: Arc<Live>,
+) -> front::ServiceBackend<Router> {
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/sla", get(sla))
         .route("/health", get(health_of))
+        .with_state(Ops { app, gauges })
+        .merge(page::routes(live))
         .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Ops { app, gauges });
+        .method_not_allowed_fallback(method_not_allowed);
     front::ServiceBackend(router)
 }
 

@@ -162,7 +162,10 @@ pub async fn find(
                 ..
             },
             _,
-        ))) => Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response()),
+        ))) => {
+            app.note_find(&live, caller.player, &find);
+            Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response())
+        }
         Some(Err(RecordRefusal::Erased(_))) => Err(Problem::unauthorized(
             "erased",
             "the player was erased after this token was issued",

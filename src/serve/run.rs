@@ -3,6 +3,7 @@
 use super::app::App;
 use super::backend::AppBackend;
 use super::ops::{self, ReadGauges};
+use super::ops_page::{self, ServeSource};
 use super::stores::Opened;
 use super::{demo, socket};
 use crate::auth::Keys;
@@ -10,6 +11,7 @@ use crate::config::Settings;
 use crate::front::{Front, Limits, Phase, descriptors_max};
 use crate::link::{LinkLimits, LinkPeers, Linked};
 use crate::metrics::Gauges;
+use crate::ops::Live;
 
 use crate::store::embedded::OpenError;
 use crate::store::redis::ConnectError;
@@ -141,8 +143,12 @@ async fn serve(
             }
         }
     });
-    let ops_front = Front::new(Arc::new(ops::backend(app.clone(), gauges)), ops_limits())
-        .map_err(io::Error::other)?;
+    let live = Live::new(
+        ServeSource::new(app.clone(), gauges.clone()),
+        ops_page::tracked(&app),
+    );
+    let ops_backend = ops::backend(app.clone(), gauges, live.clone());
+    let ops_front = Front::new(Arc::new(ops_backend), ops_limits()).map_err(io::Error::other)?;
     let mut serving = vec![
         tokio::spawn({
             let (front, phase) = (front.clone(), phase.clone());
@@ -168,6 +174,7 @@ async fn serve(
         }
     });
     tokio::spawn(app.sla.clone().keep());
+    tokio::spawn(live.clone().keep());
     let players = if demo {
         Some(
             demo::start(&app, addresses.0)
@@ -190,6 +197,7 @@ async fn serve(
     app.drain();
     phase_sender.send_replace(Phase::Notice);
     tokio::time::sleep(notice).await;
+    live.end();
     phase_sender.send_replace(Phase::Draining);
     for served in serving {
         if let Ok(Err(error)) = served.await {

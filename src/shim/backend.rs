@@ -82,6 +82,17 @@ impl Shim {
         (status, body.to_string())
     }
 
+    /// Takes over what is counted elsewhere, before the metrics are written.
+    pub(super) fn read_metrics(&self, front: &front::Front<ShimBackend>) {
+        self.metrics.read(
+            &self.upstreams,
+            front.counters(),
+            front.connections(),
+            self.players.online(),
+            self.cache.bytes(),
+        );
+    }
+
     fn heartbeat(&self, authorization: Option<&[u8]>) {
         self.metrics.heartbeats.inc();
         if let Some(authorization) = authorization {

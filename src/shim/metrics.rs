@@ -8,6 +8,7 @@ use crate::front::Counters;
 use crate::metrics::labels::{STATUS_CLASSES, status_class};
 use crate::metrics::process::Process;
 use crate::metrics::{Buckets, Durations, DurationsByLabel, Format};
+use crate::ops::Tracked;
 use crate::sla::{Objective, Watched};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -244,6 +245,33 @@ impl Metrics {
                 self.failures.get_or_create_owned(&labels)
             }),
             ejections: self.ejections.get_or_create_owned(&labels),
+        }
+    }
+
+    /// What is looked at every second for the page of operators.
+    pub(super) fn tracked(&self) -> Tracked {
+        let classes = STATUS_CLASSES.len();
+        let of = |route: Route| -> Vec<Durations> {
+            let from = route as usize * classes;
+            let places = from..from + classes;
+            places
+                .map(|place| self.requests.at(place).clone())
+                .collect()
+        };
+        let routes = 0..ROUTES.len();
+        let failed = routes.map(|route| self.requests.at(route * classes + classes - 1).clone());
+        let mut other = of(Route::Other);
+        other.extend(of(Route::Health));
+        Tracked {
+            failed: failed.collect(),
+            rates: vec![
+                ("polls", of(Route::Poll)),
+                ("heartbeats", of(Route::Heartbeat)),
+                ("cached", of(Route::Cached)),
+                ("other", other),
+            ],
+            latency: of(Route::Poll),
+            loop_lag: self.loop_lag.clone(),
         }
     }
 

@@ -11,7 +11,7 @@
 //! - [`blame`]: whose fault it is when a request was slow.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
 //! - [`peers`]: who is believed about the client's address; [`proxy_protocol`] reads it.
-//! - [`mod@run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
+//! - [`mod@run`] is the process, [`ops`] its operations listener ([`ops_page`] its page), [`metrics`] what it counts.
 //!
 //! What holds:
 //! - A request is given to one instance at a time. Over plain HTTP its answer comes from the connection on which it alone
@@ -37,6 +37,7 @@ mod instance;
 mod links;
 mod metrics;
 mod ops;
+mod ops_page;
 mod peers;
 mod plain;
 mod players;

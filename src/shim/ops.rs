@@ -5,6 +5,7 @@ use super::upstreams::SwitchError;
 use crate::auth::AdminKeys;
 use crate::front::{Front, ServiceBackend};
 use crate::metrics::Format;
+use crate::ops::{Live, page};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -26,6 +27,7 @@ pub(super) fn backend(
     shim: Arc<Shim>,
     front: Arc<Front<ShimBackend>>,
     admins: Option<AdminKeys>,
+    live: Arc<Live>,
 ) -> ServiceBackend<Router> {
     let ops = Arc::new(Ops {
         shim,
@@ -38,11 +40,12 @@ pub(super) fn backend(
         .route("/health", get(health))
         .route("/shim/upstreams", get(upstreams))
         .route("/shim/switch", post(switch))
+        .with_state(ops)
+        .merge(page::routes(live))
         .fallback(|| async { problem(404, "not_found", "there is nothing at this path") })
         .method_not_allowed_fallback(|| async {
             problem(405, "method_not_allowed", "this path takes other methods")
-        })
-        .with_state(ops);
+        });
     ServiceBackend(router)
 }
 
@@ -74,13 +77,7 @@ fn json_of(status: StatusCode, body: String) -> Response {
 async fn metrics(State(ops): State<Arc<Ops>>, headers: HeaderMap) -> Response {
     let format = Format::of(&headers);
     let shim = ops.shim.clone();
-    shim.metrics.read(
-        &shim.upstreams,
-        ops.front.counters(),
-        ops.front.connections(),
-        shim.players.online(),
-        shim.cache.bytes(),
-    );
+    shim.read_metrics(&ops.front);
     match tokio::task::spawn_blocking(move || shim.metrics.encode(format)).await {
         Ok(bytes) => ([(header::CONTENT_TYPE, format.content_type())], bytes).into_response(),
         Err(_) => problem(500, "internal_error", "the metrics could not be written"),
@@ -101,7 +98,12 @@ async fn health(State(ops): State<Arc<Ops>>) -> Response {
 }
 
 async fn upstreams(State(ops): State<Arc<Ops>>) -> Response {
-    let upstreams = &ops.shim.upstreams;
+    json_of(StatusCode::OK, upstreams_now(&ops.shim).to_string())
+}
+
+/// Every group and its instances.
+pub(super) fn upstreams_now(shim: &Shim) -> serde_json::Value {
+    let upstreams = &shim.upstreams;
     let live = upstreams.live().name();
     let groups: Vec<_> = upstreams
         .groups()
@@ -116,8 +118,7 @@ async fn upstreams(State(ops): State<Arc<Ops>>) -> Response {
             })
         })
         .collect();
-    let body = json!({ "live": live, "upstreams": groups });
-    json_of(StatusCode::OK, body.to_string())
+    json!({ "live": live, "upstreams": groups })
 }
 
 #[derive(Deserialize)]

@@ -4,6 +4,7 @@ use super::backend::{Bounds, Shim, ShimBackend};
 use super::cache::Cache;
 use super::heartbeat::Heartbeats;
 use super::metrics::Metrics;
+use super::ops_page::ShimSource;
 use super::peers::{Peers, is_among};
 use super::players::Players;
 use super::presence::Presence;
@@ -12,6 +13,7 @@ use super::{ops, proxy_protocol};
 use crate::auth::{AdminKeys, TokenKeys};
 use crate::config::{HeartbeatRule, Network, Settings, UpstreamGroup};
 use crate::front::{Connection, FieldBlock, Front, Limits, Phase, descriptors_max};
+use crate::ops::Live;
 use crate::sla::{SLOW_REQUESTS, Sla};
 use http::HeaderValue;
 use std::io;
@@ -185,7 +187,13 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         connections_max: 64,
         ..Limits::default()
     };
-    let ops_backend = ops::backend(shim.clone(), front.clone(), keys.admins);
+    let source = ShimSource {
+        shim: shim.clone(),
+        front: front.clone(),
+        can_switch: keys.admins.is_some(),
+    };
+    let live = Live::new(source, shim.metrics.tracked());
+    let ops_backend = ops::backend(shim.clone(), front.clone(), keys.admins, live.clone());
     let ops_front = Front::new(Arc::new(ops_backend), ops_limits.within(descriptors_max()))
         .map_err(io::Error::other)?;
     shim.upstreams.watch();
@@ -200,6 +208,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         }
     });
     tokio::spawn(shim.sla.clone().keep());
+    tokio::spawn(live.clone().keep());
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
     let serving = [
@@ -232,6 +241,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     shim.draining.store(true, Relaxed);
     phase_sender.send_replace(Phase::Notice);
     tokio::time::sleep(Duration::from_millis(settings.server.notice_ms)).await;
+    live.end();
     phase_sender.send_replace(Phase::Draining);
     for served in serving {
         if let Ok(Err(error)) = served.await {
