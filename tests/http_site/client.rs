@@ -99,7 +99,11 @@ impl Ask {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = format!("{} {} HTTP/1.1\r\nHost: trove\r\n", self.method, self.path);
+        let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
+        let is_host = |(name, _): &(String, String)| name.eq_ignore_ascii_case("host");
+        if !self.fields.iter().any(is_host) {
+            bytes += "Host: trove\r\n";
+        }
         for (name, value) in &self.fields {
             bytes += &format!("{name}: {value}\r\n");
         }

@@ -122,9 +122,15 @@ impl Site {
     /// Starts the server on the store as it is.
     #[track_caller]
     pub fn start_again(&mut self) {
+        self.start_with_ops_on("127.0.0.1:0");
+    }
+
+    /// The same, with the operations listener on an address of the test's choice.
+    #[track_caller]
+    pub fn start_with_ops_on(&mut self, ops: &str) {
         assert!(self.running.is_none(), "it runs");
         let url = self.store_url();
-        let listen = ["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"];
+        let listen = ["--listen", "127.0.0.1:0", "--ops-listen", ops];
         let args = [&["serve", "--store", &url], &listen[..]].concat();
         let mut child = trove(&self.env, &args).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
