@@ -142,6 +142,9 @@ fn the_page_says_that_it_has_lost_its_server_and_goes_on_when_it_is_back() {
     );
     let link = browser.run("return document.getElementById('link').textContent;");
     assert_eq!(link, "Connection lost");
+    let verdict = browser.run("return document.getElementById('verdict').textContent;");
+    assert_eq!(verdict, "Not known now", "an old verdict is none");
+    assert_eq!(browser.run(FAINT), json!([]), "old figures are legible");
     browser.picture("lost");
     site.start_with_ops_on(&listen);
     browser.until(

@@ -26,7 +26,7 @@ const whole = (value) => value === undefined || value === null ? '–' : Math.ro
 const ms = (seconds) => seconds === undefined || seconds === null ? '–' : `${short(seconds * 1000)} ms`;
 const percent = (ratio) => ratio === undefined || ratio === null ? '–' : `${trim(ratio * 100)} %`;
 const times = (rate) => rate === undefined || rate === null ? '–' : `${trim(rate)}×`;
-const clock = (time) => new Date(time).toLocaleTimeString();
+const clock = (time) => new Date(time).toLocaleTimeString('en-GB');
 function bytes(count) {
   if (count === undefined) return '–';
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
@@ -197,12 +197,16 @@ function showTiles(state) {
     const shed = Object.keys(s).filter((series) => series.startsWith('trove_shim_shed_total{'));
     list.push({ label: 'Turned away', text: whole(shed.reduce((sum, series) => sum + s[series], 0)), note: 'since the start', mood: shed.some((series) => s[series] > 0) ? 'warn' : undefined });
     counted('Sent twice', 'trove_shim_retries_total', 'since the start');
+    const live = state.shim.upstreams.find((group) => group.live);
+    const usable = live.instances.filter((instance) => instance.usable).length;
+    list.push({ label: 'Instances usable', text: `${usable} of ${live.instances.length}`, note: `of ${live.name}, which is live`, mood: usable < live.instances.length ? 'bad' : 'good' });
   } else {
     counted('Finds credited', 'trove_credits_total', 'since the start');
     counted('Wallets in memory', 'trove_mirror_wallets');
     counted('Held polls', 'trove_held_polls', 'wait for news');
     counted('Connections', 'trove_connections', 'public, open');
     counted('Failovers', 'trove_store_failovers_total', 'history may have been cut');
+    list.push({ label: 'Store', text: state.store.health, note: state.store.why ?? 'as it was heard last', mood: state.store.health === 'up' ? 'good' : 'bad' });
   }
   tiles(list);
 }
@@ -519,6 +523,8 @@ function lost() {
   set(banner, `No connection to this process since ${clock(lostAt)}. The figures below are of then. Trying again …`);
   banner.hidden = false;
   document.body.classList.add('is-lost');
+  setData(byId('verdict'), 'state', 'no_data');
+  set(byId('verdict-text'), 'Not known now');
   setTimeout(connect, retryMs * (0.5 + Math.random()));
   retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
 }

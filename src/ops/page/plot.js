@@ -163,7 +163,8 @@ class Plot {
       if (part % 2 === 0 || part === 4) pen.fillText(short((top * part) / 4), MARGIN.left - 6, at);
     }
     pen.textBaseline = 'alphabetic';
-    for (let minute = 5; minute >= 0; minute -= 1) {
+    const isNarrow = inner.width < 360;
+    for (let minute = isNarrow ? 4 : 5; minute >= 0; minute -= isNarrow ? 2 : 1) {
       const at = x(last - minute * 60_000);
       pen.textAlign = minute === 5 ? 'left' : minute === 0 ? 'right' : 'center';
       pen.fillText(minute === 0 ? 'now' : `−${minute} min`, at, height - 5);
@@ -213,7 +214,7 @@ class Plot {
       if (this.figures[index].textContent !== text) this.figures[index].textContent = text;
       return `${line.name} ${text === '–' ? 'none' : text}`;
     });
-    const when = isRead ? new Date(this.times[place]).toLocaleTimeString() : '';
+    const when = isRead ? new Date(this.times[place]).toLocaleTimeString('en-GB') : '';
     if (this.when.textContent !== when) this.when.textContent = when;
     this.canvas.setAttribute('aria-label', `${this.label}, the last five minutes; ${when || 'now'}: ${said.join(', ')}. Arrow keys read it.`);
   }
