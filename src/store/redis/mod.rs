@@ -381,6 +381,10 @@ impl Store for RedisStore {
         Self::feed_silent_ms(self)
     }
 
+    fn is_down(&self) -> bool {
+        self.core.shared.is_disowned() || !self.core.commands.is_up()
+    }
+
     fn health(&self) -> Health {
         self.core.shared.health(&self.core.commands.state())
     }
