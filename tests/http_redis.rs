@@ -187,7 +187,9 @@ fn a_player_erased_elsewhere_who_came_again_is_found_under_the_new_number() {
         ann.send(ask).status == 200
     });
     assert_eq!(bulk("again")["recorded"], 1);
-    assert_eq!(sites[1].player("ann").poll()["credited"], 3);
+    wait("the find to be credited", || {
+        sites[1].player("ann").poll()["balance"] == 3
+    });
     sites[1].verifies();
 }
 
