@@ -253,7 +253,9 @@ fn a_ticket_can_hand_its_request_to_call() {
     let mut client = taking.connect();
     client.send(&[post("/later/on", "original"), get("/now")].concat());
     let head = b"POST /streamed HTTP/1.1\r\nhost: x\r\nx-added: 1\r\ncontent-length: 3\r\n\r\n";
-    taking.ticket("/later/on").call(head, b"new");
+    taking
+        .ticket("/later/on")
+        .call(head, b"new", trove::front::Tried(0));
     assert_eq!(client.reply().text(), "called new");
     assert_eq!(client.reply().text(), "now");
     for (head, body) in [
@@ -267,7 +269,9 @@ fn a_ticket_can_hand_its_request_to_call() {
     ] {
         let mut client = taking.connect();
         client.send(&get("/later/bad"));
-        taking.ticket("/later/bad").call(head, body);
+        taking
+            .ticket("/later/bad")
+            .call(head, body, trove::front::Tried(0));
         assert_eq!(client.reply().code(), "internal");
     }
 }

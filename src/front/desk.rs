@@ -58,6 +58,7 @@ enum Outcome {
     /// The buffer has a request, with a head of so many bytes, that goes to `call` after all.
     Called {
         head_bytes: usize,
+        tried: Tried,
     },
 }
 
@@ -82,8 +83,14 @@ pub(super) enum Collected {
         shape: TakenShape,
         request: Vec<u8>,
         head_bytes: usize,
+        tried: Tried,
     },
 }
+
+/// How often a request that a ticket handed to [`Backend::call`](super::Backend::call) may have been carried out before;
+/// among its extensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried(pub u8);
 
 impl Desk {
     pub(super) fn new(seats: Seats) -> Arc<Desk> {
@@ -143,10 +150,11 @@ impl Desk {
                 Collected::Answered { closes }
             }
             Outcome::Broken => Collected::Broken,
-            Outcome::Called { head_bytes } => Collected::Called {
+            Outcome::Called { head_bytes, tried } => Collected::Called {
                 shape: slot.shape,
                 request: std::mem::take(&mut slot.buffer),
                 head_bytes,
+                tried,
             },
         };
         places.give_back(place);
@@ -263,10 +271,12 @@ impl Ticket {
     }
 
     /// Hands the request to [`Backend::call`](super::Backend::call) after all, as `head` (from the request line to the
-    /// empty line, as it is to be there) and `body`, which is whole. A head that cannot be read is answered 500.
-    pub fn call(mut self, head: &[u8], body: &[u8]) {
+    /// empty line, as it is to be there) and `body`, which is whole. A head that cannot be read is answered 500. `tried`
+    /// goes along.
+    pub fn call(mut self, head: &[u8], body: &[u8], tried: Tried) {
         let outcome = Outcome::Called {
             head_bytes: head.len(),
+            tried,
         };
         self.settle(outcome, [head, body]);
     }

@@ -67,7 +67,7 @@ pub use apart::{Apart, FieldLines};
 pub use body::{Body, BodyError};
 pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
-pub use desk::{Offer, Ticket};
+pub use desk::{Offer, Ticket, Tried};
 pub use framing::{Framing, connection_options};
 pub use head::{FieldSlots, Head, Origin, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
