@@ -168,6 +168,7 @@ fn a_dropped_ticket_is_a_502_and_a_broken_answer_a_500() {
     drop(taking.ticket("/later/a"));
     let reply = client.reply();
     assert_eq!((reply.status, reply.code()), (502, "no_answer"));
+    assert_eq!(reply.field("x-site"), Some("1"));
     client.send(&get("/later/b"));
     taking.ticket("/later/b").answer(|answer| {
         answer.status(200).field("a", "b\r\nc: d").body(b"");

@@ -35,6 +35,7 @@ fn what_is_ambiguous_is_refused_and_nothing_behind_it_is_read() {
         let reply = client.reply();
         assert_eq!((reply.status, reply.code()), (status, code), "{shown}");
         assert!(reply.closes() && reply.field("date").is_some(), "{shown}");
+        assert_eq!(reply.field("x-site"), Some("1"), "{shown}");
         client.expect_end();
     }
     assert_eq!(

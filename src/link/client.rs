@@ -135,7 +135,6 @@ pub(super) struct Course {
     pub(super) attempts: u8,
     /// Of these, how many may have had it carried out.
     pub(super) tried: u8,
-    pub(super) arrived: Instant,
     /// How long links that brought no answer had it.
     pub(super) elsewhere: Duration,
 }
@@ -202,16 +201,14 @@ impl LinkClient {
     /// # Errors
     /// The ticket, and why the link does not take the request.
     pub fn send(&self, ticket: Ticket, request: &Outgoing<'_>) -> Result<(), (Ticket, Rejected)> {
-        // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
-        let arrived = request.head.arrived();
         let course = Course {
             mark: request.mark,
             attempts: 1,
             tried: 0,
-            arrived,
             elsewhere: Duration::ZERO,
         };
-        let due = arrived + Duration::from_millis(request.deadline_ms.into());
+        // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
+        let due = ticket.arrived() + Duration::from_millis(request.deadline_ms.into());
         self.submit(ticket, (course, due), request.bytes_max(), |out, tag| {
             request.write(out, tag);
         })
@@ -301,6 +298,7 @@ impl LinkClient {
             return Err((ticket, Rejected::Gone));
         }
         let at = state.out.len();
+        let sent = ticket.arrived();
         write(&mut state.out, tag);
         let mut frame = state.spare.pop().unwrap_or_default();
         frame.extend_from_slice(&state.out[at + frame::LENGTH_BYTES..]);
@@ -310,7 +308,7 @@ impl LinkClient {
             frame,
             course,
             // Until it is written.
-            sent: course.arrived,
+            sent,
             due,
         });
         state.next_due = Some(state.next_due.map_or(due, |next| next.min(due)));

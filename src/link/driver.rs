@@ -262,7 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 mark: matched.course.mark,
                 status,
                 fields: lines,
-                arrived: matched.course.arrived,
+                arrived: matched.ticket.arrived(),
                 sent: matched.sent,
                 elsewhere: matched.course.elsewhere,
                 read,

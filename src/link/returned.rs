@@ -54,7 +54,7 @@ impl Returned {
     /// When the last byte of its head had been read from its client.
     #[must_use]
     pub fn arrived(&self) -> Instant {
-        self.course.arrived
+        self.ticket.arrived()
     }
 
     /// [`Outgoing::mark`](super::Outgoing::mark) of it.

@@ -304,6 +304,12 @@ impl Backend for ShimBackend {
         self.0.upstreams.cancel(note);
     }
 
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        answer
+            .block(&self.0.own_fields)
+            .field_with("server-timing", |out| write_timing(out, took));
+    }
+
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         let bounds = &self.0.bounds;
         Some(match self.0.heartbeats.look(head.method(), head.path()) {
