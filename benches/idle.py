@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -103,6 +104,8 @@ def main():
     if each + 512 > hard:
         sys.exit(f"{each} connections a shim, and a process has {hard} descriptors: use more --shims")
 
+    # Whoever ends this ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     shims, groups = [], []
     try:
         shims = [start_shim(args.trove, idle_ms=600_000) for _ in range(args.shims)]
