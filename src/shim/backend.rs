@@ -11,7 +11,7 @@ use super::players::Players;
 use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
-use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin};
+use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, Tried};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -142,6 +142,10 @@ impl Shim {
         let (mut parts, body) = request.into_parts();
         let origin = parts.extensions.get::<Origin>().copied();
         let arrived = origin.map_or_else(Instant::now, |origin| origin.arrived);
+        let was_tried = parts
+            .extensions
+            .get()
+            .is_some_and(|Tried(times)| *times > 0);
         let bounds = &self.bounds;
         let mut body = ReplayBody::new(body, 0);
         match self
@@ -195,6 +199,7 @@ impl Shim {
             keep: cache_key.map(|key| (&self.cache, key)),
             replay_bytes_max: bounds.replay_bytes_max,
             arrived,
+            was_tried,
         };
         match forwarding.run(body).await {
             Ok(response) => response,
@@ -297,6 +302,12 @@ impl Backend for ShimBackend {
 
     fn gone(&self, note: u64) {
         self.0.upstreams.cancel(note);
+    }
+
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        answer
+            .block(&self.0.own_fields)
+            .field_with("server-timing", |out| write_timing(out, took));
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

@@ -43,6 +43,8 @@ pub(super) struct Forwarding<'a> {
     pub(super) replay_bytes_max: usize,
     /// When its head had arrived.
     pub(super) arrived: Instant,
+    /// A link has had it, and it may have been carried out.
+    pub(super) was_tried: bool,
 }
 
 /// Times of a request, for `Server-Timing`.
@@ -64,7 +66,7 @@ impl Forwarding<'_> {
         let mut times = Times::default();
         let mut avoid = None;
         let mut unsent = 0;
-        let mut is_repeat = false;
+        let mut is_repeat = self.was_tried;
         let mut body = Some(body);
         loop {
             let ticket = self.ticket(avoid, &mut times).await?;
