@@ -3,6 +3,8 @@
 //! by player and find, and held against each other and the exported ledger: a credit told twice 40 hours apart lies side by
 //! side then.
 
+pub mod ids;
+
 /// Something a client was told, or did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {

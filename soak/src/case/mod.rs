@@ -4,6 +4,22 @@
 //! the event (its length, the window, intervals of users, the curve, the faults), so that 48 hours pass in less; what belongs to the
 //! machines (time-outs, latencies, the harness's own intervals) stays as it is. The fields say which is which.
 
+mod check;
+pub mod curve;
+mod rates;
+mod read;
+mod scale;
+pub mod shipped;
+#[cfg(test)]
+mod tests;
+
+pub use check::{
+    ACTION_INTERVAL_MIN, DURATION_MAX, FAULTS_MAX, INSTANCES_MAX, INTERVAL_MIN, USERS_MAX,
+};
+pub use rates::{BULK_EVERY, BULK_FINDS_MAX, emits_line, emits_per_second};
+pub use read::{CASE_BYTES_MAX, CaseError};
+pub use scale::WINDOW_MIN;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -109,6 +125,9 @@ pub enum Curve {
     Csv {
         /// The file: beside the case file, or one that ships with the harness (`elb_request_count.csv`).
         file: PathBuf,
+        /// What is in it, once the case has been read.
+        #[serde(skip)]
+        readings: curve::Readings,
     },
     /// A recording of real traffic (see `recording`): its requests' times and kinds instead of intervals.
     Recording {

@@ -9,7 +9,7 @@ use crate::record::Sample;
 use crate::system::System;
 use crate::system::http::Client;
 use crate::system::processes::Running;
-use crate::system::redis_nodes::ask;
+use crate::system::redis_nodes::{ask, ask_on, connect};
 use metrics::Counters;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,10 +17,14 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to tell its metrics; one that is stopped does not, and must not hold up the others.
 const METRICS_WAIT: Duration = Duration::from_millis(500);
-/// Feeds are Redis streams whose keys end so; what they hold is looked at once in so many intervals (it scans the keys).
+/// What the feeds hold is looked at once in so many intervals.
 const FEEDS_EVERY: u32 = 6;
-/// The most keys that are looked through for feeds at a time.
-const SCAN_MAX: u32 = 2_000;
+/// Which keys are feeds (streams) is looked up once in so many intervals, by scanning the keys: there are few, they stay,
+/// and a scan takes Redis's time.
+const SCAN_EVERY: u32 = 720;
+/// The most steps of a scan, and about how many keys each looks at: few, so that none holds up a player's request.
+const SCAN_STEPS_MAX: u32 = 10_000;
+const SCAN_STEP: &str = "500";
 /// The harness's own name.
 pub const OWN: &str = "soak";
 
@@ -42,7 +46,9 @@ pub struct Sampler {
     client: Client,
     segment: u32,
     rounds: u32,
-    /// Per Redis server, what its feeds held when it was last looked.
+    /// Per Redis server, its feeds' keys.
+    feed_keys: BTreeMap<String, Vec<String>>,
+    /// Per Redis server, what they held when it was last looked.
     feeds: BTreeMap<String, [f64; 2]>,
 }
 
@@ -54,6 +60,7 @@ impl Sampler {
             client: Client::new(METRICS_WAIT),
             segment,
             rounds: 0,
+            feed_keys: BTreeMap::new(),
             feeds: BTreeMap::new(),
         }
     }
@@ -92,6 +99,9 @@ impl Sampler {
     #[must_use]
     pub fn sample(&mut self, system: &System, told: &[Told], at_ms: u64) -> Vec<Sample> {
         let looks_at_feeds = self.rounds.is_multiple_of(FEEDS_EVERY);
+        if self.rounds.is_multiple_of(SCAN_EVERY) {
+            self.feed_keys.clear();
+        }
         self.rounds = self.rounds.wrapping_add(1);
         let own = Sample {
             at_ms,
@@ -137,8 +147,14 @@ impl Sampler {
         if let Ok(keys) = ask::<u64>(one.address, &["DBSIZE"]) {
             values.insert("keys".into(), keys as f64);
         }
-        if looks && let Some(found) = feeds(one.address) {
-            self.feeds.insert(one.name.clone(), found);
+        if looks {
+            let known = self.feed_keys.entry(one.name.clone()).or_default();
+            if known.is_empty() {
+                *known = scan(one.address).unwrap_or_default();
+            }
+            if let Some(found) = feeds(one.address, known) {
+                self.feeds.insert(one.name.clone(), found);
+            }
         }
         if let Some([entries, bytes]) = self.feeds.get(&one.name) {
             values.insert("feed_entries".into(), *entries);
@@ -147,23 +163,34 @@ impl Sampler {
     }
 }
 
-/// Entries and bytes of all streams, found by scanning for keys of that type.
-fn feeds(server: SocketAddr) -> Option<[f64; 2]> {
-    let (mut entries, mut bytes) = (0.0, 0.0);
+/// The keys of all streams.
+fn scan(server: SocketAddr) -> Option<Vec<String>> {
+    let mut connection = connect(server).ok()?;
+    let mut found = Vec::new();
     let mut cursor = "0".to_owned();
-    for _ in 0..SCAN_MAX {
-        let (next, keys): (String, Vec<String>) =
-            ask(server, &["SCAN", &cursor, "TYPE", "stream", "COUNT", "5000"]).ok()?;
-        for key in keys {
-            entries += ask::<u64>(server, &["XLEN", &key]).ok()? as f64;
-            bytes += ask::<u64>(server, &["MEMORY", "USAGE", &key]).ok()? as f64;
-        }
+    for _ in 0..SCAN_STEPS_MAX {
+        let words = ["SCAN", &cursor, "TYPE", "stream", "COUNT", SCAN_STEP];
+        let (next, keys): (String, Vec<String>) = ask_on(&mut connection, &words).ok()?;
+        found.extend(keys);
         cursor = next;
         if cursor == "0" {
-            return Some([entries, bytes]);
+            return Some(found);
         }
     }
     None
+}
+
+/// Entries and bytes of streams.
+fn feeds(server: SocketAddr, keys: &[String]) -> Option<[f64; 2]> {
+    let mut connection = connect(server).ok()?;
+    let mut total = [0.0, 0.0];
+    for key in keys {
+        let entries: u64 = ask_on(&mut connection, &["XLEN", key]).ok()?;
+        let bytes: Option<u64> = ask_on(&mut connection, &["MEMORY", "USAGE", key]).ok()?;
+        total[0] += entries as f64;
+        total[1] += bytes.unwrap_or(0) as f64;
+    }
+    Some(total)
 }
 
 fn of_metrics(counters: &Counters, values: &mut BTreeMap<String, f64>) {

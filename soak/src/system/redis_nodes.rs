@@ -53,20 +53,39 @@ pub fn count(asked: &Asked) -> u32 {
     }
 }
 
-/// Asks a server, with a time-out.
+/// A connection with time-outs.
 ///
 /// # Errors
-/// When it does not answer, or refuses.
-pub fn ask<T: FromRedisValue>(server: SocketAddr, words: &[&str]) -> Result<T, RedisError> {
+/// When the server does not take it.
+pub fn connect(server: SocketAddr) -> Result<redis::Connection, RedisError> {
     let client = redis::Client::open(format!("redis://{server}"))?;
-    let mut connection = client.get_connection_with_timeout(ANSWER_WAIT)?;
+    let connection = client.get_connection_with_timeout(ANSWER_WAIT)?;
     connection.set_read_timeout(Some(ANSWER_WAIT))?;
     connection.set_write_timeout(Some(ANSWER_WAIT))?;
+    Ok(connection)
+}
+
+/// Asks on a connection.
+///
+/// # Errors
+/// When the server does not answer in time, or refuses.
+pub fn ask_on<T: FromRedisValue>(
+    connection: &mut redis::Connection,
+    words: &[&str],
+) -> Result<T, RedisError> {
     let mut command = redis::Cmd::new();
     for word in words {
         command.arg(word);
     }
-    command.query(&mut connection)
+    command.query(connection)
+}
+
+/// Asks a server once.
+///
+/// # Errors
+/// When it does not answer in time, or refuses.
+pub fn ask<T: FromRedisValue>(server: SocketAddr, words: &[&str]) -> Result<T, RedisError> {
+    ask_on(&mut connect(server)?, words)
 }
 
 /// A field of `INFO`.
