@@ -3,7 +3,13 @@
 //! - [`case`]: what is to be run, a TOML file; everything else is computed from it.
 //! - [`record`]: what a run writes down as it goes, one JSON object a line; the verdict and the report read only that.
 //! - [`books`]: what clients were told, on disk, so that the ledger can be held against it at the end.
+//! - [`system`]: what is tested: processes that the harness starts, or an address.
+//! - [`resources`]: what every process costs over time, and whether something leaks.
+//! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
 pub mod case;
 pub mod record;
+pub mod refusal;
+pub mod resources;
+pub mod system;
