@@ -5,6 +5,7 @@
 //! - [`books`]: what clients were told, on disk, so that the ledger can be held against it at the end.
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
 //! - [`resources`]: what every process costs over time, and whether something leaks.
+//! - [`verdict`]: what a run is worth, from its record alone.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
@@ -13,3 +14,4 @@ pub mod record;
 pub mod refusal;
 pub mod resources;
 pub mod system;
+pub mod verdict;

@@ -66,7 +66,10 @@ impl System {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let command = args.first().copied().unwrap_or_default();
-        Err(Refusal::unreachable(format!("trove {command}: {}", said.trim())))
+        Err(Refusal::unreachable(format!(
+            "trove {command}: {}",
+            said.trim()
+        )))
     }
 
     /// Puts the hunt and opens it, unless the run has one.
@@ -80,8 +83,7 @@ impl System {
             .map(|one| json!({"id": one.id, "coins": one.coins, "repeatable": one.repeatable}))
             .collect();
         let window_ms = u64::try_from(self.case.window_scaled().as_millis()).unwrap_or(u64::MAX);
-        let document =
-            json!({"id": hunt, "name": self.case.name, "window_ms": window_ms, "treasures": listed});
+        let document = json!({"id": hunt, "name": self.case.name, "window_ms": window_ms, "treasures": listed});
         let file = self.dir.join("hunt.json");
         std::fs::write(&file, document.to_string())
             .map_err(|error| Refusal::unreachable(format!("{}: {error}", file.display())))?;
@@ -93,8 +95,15 @@ impl System {
 
     /// How many users there can be at a time.
     pub(crate) fn users_max(&self) -> u32 {
-        let doubles = self.case.faults.iter().any(|fault| fault.what == FaultKind::DoubleLoad);
-        self.case.load.users.saturating_mul(if doubles { 2 } else { 1 })
+        let doubles = self
+            .case
+            .faults
+            .iter()
+            .any(|fault| fault.what == FaultKind::DoubleLoad);
+        self.case
+            .load
+            .users
+            .saturating_mul(if doubles { 2 } else { 1 })
     }
 
     /// Tokens of the users, `u1` first.
@@ -102,8 +111,15 @@ impl System {
         let lasts = self.case.duration.saturating_mul(2) + TOKEN_EXTRA;
         let ttl = format!("{}s", lasts.min(TOKEN_TTL_MAX).as_secs());
         let count = self.users_max().to_string();
-        let text =
-            self.must(&["token", "--count", &count, "--prefix", PLAYER_PREFIX, "--ttl", &ttl])?;
+        let text = self.must(&[
+            "token",
+            "--count",
+            &count,
+            "--prefix",
+            PLAYER_PREFIX,
+            "--ttl",
+            &ttl,
+        ])?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 }

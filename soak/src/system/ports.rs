@@ -19,7 +19,9 @@ pub struct Ports {
 impl Default for Ports {
     fn default() -> Self {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-        let first = range.ok().and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let first = range
+            .ok()
+            .and_then(|text| text.split_whitespace().next()?.parse().ok());
         let (lowest, end) = match first {
             Some(end) if end > LOWEST + 1000 => (LOWEST, end),
             _ => (LOWEST, u16::MAX),
@@ -40,7 +42,11 @@ impl Ports {
     pub fn take(&mut self, with_above: Option<u16>) -> Result<SocketAddr, Refusal> {
         for _ in self.lowest..self.end {
             let port = self.next;
-            self.next = if port + 1 >= self.end { self.lowest } else { port + 1 };
+            self.next = if port + 1 >= self.end {
+                self.lowest
+            } else {
+                port + 1
+            };
             let above = with_above.map(|above| port.checked_add(above));
             let bus_is_free = match above {
                 None => true,
