@@ -6,12 +6,14 @@
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
 //! - [`resources`]: what every process costs over time, and whether something leaks.
 //! - [`verdict`]: what a run is worth, from its record alone.
+//! - [`report`]: a page of a run, and a comparison of two.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
 pub mod case;
 pub mod record;
 pub mod refusal;
+pub mod report;
 pub mod resources;
 pub mod system;
 pub mod verdict;
