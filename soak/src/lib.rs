@@ -5,11 +5,14 @@
 //! - [`books`]: what clients were told, on disk, so that the ledger can be held against it at the end.
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
 //! - [`resources`]: what every process costs over time, and whether something leaks.
+//! - [`faults`]: what is broken on purpose. [`run`]: from the first line to the verdict, and its resumption.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
 pub mod case;
+pub mod faults;
 pub mod record;
 pub mod refusal;
 pub mod resources;
+pub mod run;
 pub mod system;
