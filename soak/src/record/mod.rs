@@ -15,6 +15,10 @@
 //! Times named `at_ms`, `from_ms` and `to_ms` count from the run's beginning, on a clock that does not jump; a
 //! resumed run goes on where the last recorded interval ended.
 
+mod read;
+
+pub use read::{LATENCY_US_MAX, LINE_BYTES_MAX, Lines, read_lines};
+
 use crate::case::{FaultKind, Kind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

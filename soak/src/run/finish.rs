@@ -1,9 +1,9 @@
 //! The final check, when all has settled: the product's own audit, and its exported ledger against the harness's books.
 
-use super::records::{Records, read};
+use super::records::Records;
 use crate::books;
 use crate::case::Case;
-use crate::record::{End, FaultMark, files};
+use crate::record::{End, FaultMark, files, read_lines};
 use crate::refusal::Refusal;
 use crate::system::System;
 use std::io::BufReader;
@@ -76,7 +76,8 @@ fn compare(
     store: &str,
 ) -> Result<(End, Vec<crate::record::Finding>), Refusal> {
     let failed = |error: std::io::Error| Refusal::unreachable(format!("trove export: {error}"));
-    let marks: Vec<FaultMark> = read(dir, files::FAULTS).map_err(failed)?.collect();
+    let marks = read_lines(&dir.join(files::FAULTS)).map_err(failed)?;
+    let marks: Vec<FaultMark> = marks.collect::<std::io::Result<_>>().map_err(failed)?;
     let mut export = system
         .command(&["export", hunt, "--store", store])
         .stdout(Stdio::piped())

@@ -29,7 +29,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How many outputs of the generator, events of faults and orders to users wait at most.
@@ -153,11 +153,10 @@ fn segment(case: Arc<Case>, dir: &Path, point: resume::Point, options: Options) 
         system: &system,
         case: &case,
     };
-    run.records.append(files::RUN, &begins)?;
     for mark in &point.interrupted {
         run.records.append(files::FAULTS, mark)?;
     }
-    run.live(dir, point.next_find, point.dues)?;
+    run.live(dir, begins, point.next_find, point.dues)?;
     let (unchecked, findings, at_ms) = (run.unchecked, run.findings, run.clock.now_ms());
     finish::finish(&case, dir, &system, &mut records, finish::Known { unchecked, findings, at_ms })?;
     system.processes.end_all();
@@ -199,13 +198,25 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Lets the users play until the event has ended and settled, or somebody interrupts.
-    fn live(&mut self, dir: &Path, next_find: u64, dues: Vec<faults::schedule::Due>) -> Result<(), Refusal> {
+    fn live(
+        &mut self,
+        dir: &Path,
+        begins: Segment,
+        next_find: u64,
+        dues: Vec<faults::schedule::Due>,
+    ) -> Result<(), Refusal> {
         let books = books::writer(dir).map_err(|error| at(dir, &error))?;
+        let (sender, outputs) = sync_channel(CHANNEL);
+        let plan = self.plan(begins.at_ms, next_find)?;
         let told = self.sampler.tell(self.system, &self.ops);
         self.reconciler = Reconciler::new(self.case.bounds.reconcile_ratio, told);
-        let (sender, outputs) = sync_channel(CHANNEL);
-        let plan = self.plan(next_find)?;
-        self.clock = Clock::starting_at(self.clock.now().min(Duration::from_millis(plan.resume.at_ms)));
+        // The generator's clock begins now, and so do the run's and what the record says of it.
+        self.clock = Clock::starting_at(Duration::from_millis(begins.at_ms));
+        let begins = Segment {
+            wall_ms: wall_ms(),
+            ..begins
+        };
+        self.records.append(files::RUN, &begins)?;
         let handle = generator::start(plan, Box::new(books), sender)
             .map_err(|error| Refusal::unreachable(format!("the generator: {error}")))?;
         let (events_in, events) = sync_channel(CHANNEL);
@@ -232,20 +243,22 @@ impl Run<'_> {
             .map(drop)
     }
 
-    fn plan(&self, next_find: u64) -> Result<generator::Plan, Refusal> {
+    fn plan(&self, at_ms: u64, next_find: u64) -> Result<generator::Plan, Refusal> {
         let is_trove = self.case.system.url_template.is_empty();
         let tokens = if is_trove { self.system.tokens()? } else { Vec::new() };
+        // Users count from 1.
+        let token = move |user: u32| tokens.get(user as usize - 1).cloned().unwrap_or_default();
         Ok(generator::Plan {
             case: self.case.clone(),
             targets: self.system.targets(),
             host: self.system.host(),
             hunt: self.system.hunt(),
             treasures: crate::system::hunt::treasures(),
-            tokens: generator::tokens(tokens),
+            tokens: Box::new(token),
             admin_key: self.system.admin_key(),
             resume: generator::Resume {
-                next_find,
-                at_ms: u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX),
+                first_find: next_find,
+                at_ms,
             },
         })
     }

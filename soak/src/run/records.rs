@@ -1,14 +1,15 @@
-//! The run's files: lines appended whole, read back line by line.
+//! The run's files: lines appended whole.
 //!
 //! Each line is written by one call, so a crash of the harness leaves at most one unfinished line at a file's end; a
 //! crash of the machine may also lose what was not synced yet, which is a minute at most.
 
+use crate::record::read_lines;
 use crate::refusal::Refusal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -69,20 +70,6 @@ impl Records {
     }
 }
 
-/// The lines of a file in order, in constant memory; nothing where there is no file. What is no such line is skipped: the
-/// unfinished one at the end, after a crash.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn read<T: DeserializeOwned>(dir: &Path, file: &str) -> io::Result<impl Iterator<Item = T>> {
-    let lines = match File::open(dir.join(file)) {
-        Ok(file) => Some(BufReader::new(file).lines().map_while(Result::ok)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    Ok(lines.into_iter().flatten().filter_map(|line| serde_json::from_str(&line).ok()))
-}
-
 /// Keeps of a file only the whole lines that are to be kept, for a run that goes on before them.
 ///
 /// # Errors
@@ -98,9 +85,12 @@ pub fn keep<T: DeserializeOwned + Serialize>(
     }
     let new = path.with_extension("new");
     let mut out = BufWriter::new(File::create(&new)?);
-    for line in read::<T>(dir, file)?.filter(is_kept) {
-        serde_json::to_writer(&mut out, &line)?;
-        out.write_all(b"\n")?;
+    for line in read_lines::<T>(&path)? {
+        let line = line?;
+        if is_kept(&line) {
+            serde_json::to_writer(&mut out, &line)?;
+            out.write_all(b"\n")?;
+        }
     }
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     std::fs::rename(&new, &path)
@@ -120,10 +110,8 @@ mod tests {
         let path = dir.path().join("numbers.jsonl");
         let mut file = OpenOptions::new().append(true).open(&path).expect("it");
         file.write_all(b"[4").expect("written");
-        let all = |dir: &Path| -> Vec<u32> { read(dir, "numbers.jsonl").expect("read").collect() };
-        assert_eq!(all(dir.path()), [1, 2, 30]);
         keep::<u32>(dir.path(), "numbers.jsonl", |number| *number < 10).expect("kept");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "1\n2\n");
-        assert_eq!(read::<u32>(dir.path(), "none").expect("nothing").count(), 0);
+        keep::<u32>(dir.path(), "none", |_| true).expect("nothing to keep");
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! What was recorded after that point (samples and marks of an interval that was not finished) is taken away, because that
 //! interval is run again; findings stay, whatever they are of. The books stay too: a find is entered before it leaves, so the
-//! next number after theirs is free, and what was under way is decided by the ledger in the end.
+//! numbers after theirs are free, and what was under way is decided by the ledger in the end.
 
-use super::records::{keep, read};
+use super::records::keep;
 use crate::books;
 use crate::case::Case;
 use crate::faults::schedule::{self, Due};
-use crate::record::{FaultMark, Finding, Interval, Sample, Segment, files};
+use crate::record::{self, FaultMark, Finding, Interval, Sample, Segment, files};
 use crate::refusal::Refusal;
 use std::path::Path;
 use std::time::Duration;
@@ -36,6 +36,7 @@ impl Point {
     /// A run's beginning.
     pub(super) fn beginning(case: &Case) -> Self {
         Self {
+            next_find: 1,
             dues: schedule::schedule(case),
             ..Self::default()
         }
@@ -45,7 +46,11 @@ impl Point {
 /// Finds the point in a run's directory, and takes away what was recorded after it.
 pub(super) fn point(dir: &Path, case: &Case) -> Result<Point, Refusal> {
     let failed = |error: std::io::Error| Refusal::unreachable(format!("{}: {error}", dir.display()));
-    let segments = read::<Segment>(dir, files::RUN).map_err(failed)?.count();
+    let count = |lines: &mut dyn Iterator<Item = std::io::Result<()>>| {
+        lines.try_fold(0_u64, |count, line| line.map(|()| count + 1))
+    };
+    let segments = record::read_lines::<Segment>(&dir.join(files::RUN)).map_err(failed)?;
+    let segments = count(&mut segments.map(|line| line.map(drop))).map_err(failed)?;
     if segments == 0 {
         return Err(Refusal::usage(format!("{} holds no run", dir.display())));
     }
@@ -55,23 +60,28 @@ pub(super) fn point(dir: &Path, case: &Case) -> Result<Point, Refusal> {
             dir.display()
         )));
     }
-    let intervals = read::<Interval>(dir, files::INTERVALS).map_err(failed)?;
-    let at_ms = intervals.map(|interval| interval.to_ms).max().unwrap_or(0);
+    let mut at_ms = 0;
+    for interval in record::read_lines::<Interval>(&dir.join(files::INTERVALS)).map_err(failed)? {
+        at_ms = at_ms.max(interval.map_err(failed)?.to_ms);
+    }
     keep::<Interval>(dir, files::INTERVALS, |interval| interval.to_ms <= at_ms).map_err(failed)?;
     keep::<Sample>(dir, files::RESOURCES, |sample| sample.at_ms <= at_ms).map_err(failed)?;
     keep::<FaultMark>(dir, files::FAULTS, |mark| mark.at_ms < at_ms).map_err(failed)?;
     keep::<Finding>(dir, files::FINDINGS, |_| true).map_err(failed)?;
-    let marks: Vec<FaultMark> = read(dir, files::FAULTS).map_err(failed)?.collect();
+    let marks = record::read_lines(&dir.join(files::FAULTS)).map_err(failed)?;
+    let marks: Vec<FaultMark> = marks.collect::<std::io::Result<_>>().map_err(failed)?;
+    let findings = record::read_lines::<Finding>(&dir.join(files::FINDINGS)).map_err(failed)?;
+    let findings = count(&mut findings.map(|line| line.map(drop))).map_err(failed)?;
     let all = schedule::schedule(case);
     let (dues, interrupted) = schedule::after(all, Duration::from_millis(at_ms), &marks);
-    let last = books::resume(dir).map_err(failed)?;
+    let next_find = books::resume(dir).map_err(failed)?;
     Ok(Point {
         at_ms,
         segment: u32::try_from(segments).unwrap_or(u32::MAX),
-        next_find: last + 1,
+        next_find,
         dues,
         interrupted,
-        findings: read::<Finding>(dir, files::FINDINGS).map_err(failed)?.count() as u64,
+        findings,
         unchecked: Vec::new(),
     })
 }
