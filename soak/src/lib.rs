@@ -11,8 +11,10 @@
 pub mod books;
 pub mod case;
 pub mod faults;
+pub mod generator;
 pub mod record;
 pub mod refusal;
 pub mod resources;
 pub mod run;
 pub mod system;
+pub mod verdict;

@@ -95,7 +95,9 @@ impl Injector {
             .name("faults".into())
             .spawn(move || {
                 for due in dues {
-                    if scene.wait(due.at.saturating_sub(scene.clock.now())) || scene.inject(&due, &events) {
+                    if scene.wait(due.at.saturating_sub(scene.clock.now()))
+                        || scene.inject(&due, &events)
+                    {
                         return;
                     }
                 }
@@ -142,7 +144,10 @@ impl Scene {
             Ok(mut seen) => {
                 let late = began.saturating_sub(due.at);
                 if late > LATE {
-                    seen.note.push_str(&format!("; begun {:.1} s late, after another fault", late.as_secs_f64()));
+                    seen.note.push_str(&format!(
+                        "; begun {:.1} s late, after another fault",
+                        late.as_secs_f64()
+                    ));
                 }
                 Event::Done(mark(fault, began, self.clock.now(), seen))
             }
@@ -178,7 +183,10 @@ impl Scene {
             Kind::DoubleLoad => {
                 self.crowd.double_load(fault.lasts);
                 self.wait(fault.lasts);
-                Ok(seen("users", format!("twice as many for {:?}", fault.lasts)))
+                Ok(seen(
+                    "users",
+                    format!("twice as many for {:?}", fault.lasts),
+                ))
             }
         }
     }
@@ -188,7 +196,8 @@ impl Scene {
 #[must_use]
 pub fn named(what: FaultKind) -> String {
     let name = serde_json::to_value(what).ok();
-    name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+    name.and_then(|name| name.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 pub(crate) fn seen(target: impl Into<String>, note: impl Into<String>) -> Seen {

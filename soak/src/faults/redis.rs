@@ -24,7 +24,11 @@ impl Scene {
     /// Whether another takes over when a primary fails.
     fn has_heirs(&self) -> bool {
         let system = &self.case.system;
-        system.replicas > 0 && matches!(system.store, StoreKind::RedisSentinel | StoreKind::RedisCluster)
+        system.replicas > 0
+            && matches!(
+                system.store,
+                StoreKind::RedisSentinel | StoreKind::RedisCluster
+            )
     }
 
     pub(super) fn kill_redis(&self, which: u32) -> Result<Seen, Refusal> {
@@ -36,7 +40,10 @@ impl Scene {
             self.system.processes.start_again(&name)?;
             self.until_it_answers(old)?;
             let took = began.elapsed().as_secs_f64();
-            return Ok(seen(name, format!("killed; answers again after {took:.2} s, from its append-only file")));
+            return Ok(seen(
+                name,
+                format!("killed; answers again after {took:.2} s, from its append-only file"),
+            ));
         }
         let heir = self.until_another_is_primary(old)?;
         let took = began.elapsed().as_secs_f64();
@@ -63,7 +70,8 @@ impl Scene {
         if self.has_heirs() {
             // Whether the Sentinels had noticed depends on how long it was stopped: it leads or follows in the end.
             wait_until(&format!("{name} to lead or follow"), || {
-                self.nodes().is_ok_and(|nodes| nodes.primaries().contains(&old) || nodes.follows(old))
+                self.nodes()
+                    .is_ok_and(|nodes| nodes.primaries().contains(&old) || nodes.follows(old))
             })?;
         }
         let now = self.primary(which)?;
@@ -79,7 +87,8 @@ impl Scene {
         let nodes = self.nodes()?;
         let old = self.primary(which)?;
         let began = Instant::now();
-        let failed = |error: ::redis::RedisError| Refusal::unreachable(format!("the failover: {error}"));
+        let failed =
+            |error: ::redis::RedisError| Refusal::unreachable(format!("the failover: {error}"));
         if self.case.system.store == StoreKind::RedisCluster {
             let replica = self.replica_of(old)?;
             ask::<()>(nodes.nodes[replica], &["CLUSTER", "FAILOVER"]).map_err(failed)?;
@@ -98,15 +107,23 @@ impl Scene {
         }
         let heir = self.until_another_is_primary(old)?;
         let took = began.elapsed().as_secs_f64();
-        wait_until(&format!("{} to follow", node_name(old)), || nodes.follows(old))?;
-        let note = format!("told to fail over; {} is the primary after {took:.2} s", node_name(heir));
+        wait_until(&format!("{} to follow", node_name(old)), || {
+            nodes.follows(old)
+        })?;
+        let note = format!(
+            "told to fail over; {} is the primary after {took:.2} s",
+            node_name(heir)
+        );
         Ok(seen(node_name(old), note))
     }
 
     fn until_it_answers(&self, nth: usize) -> Result<(), Refusal> {
         let at = self.nodes()?.nodes[nth];
         let answers = || info(at, "persistence", "loading").is_some_and(|loading| loading == "0");
-        self.system.processes.wait(&node_name(nth), "answering", answers).map(drop)
+        self.system
+            .processes
+            .wait(&node_name(nth), "answering", answers)
+            .map(drop)
     }
 
     /// Waits until a former replica of `old` says that it is a primary, and the Sentinels, where there are any, agree: which.

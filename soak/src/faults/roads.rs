@@ -6,19 +6,34 @@ use crate::system::road::{Road, Traffic};
 use std::time::Duration;
 
 /// How late every byte is on a slow network, each way.
-pub const SLOW_BY: Duration = Duration::from_millis(50);
+const SLOW_BY: Duration = Duration::from_millis(50);
 
 impl Scene {
     pub(super) fn cut_redis(&self, lasts: Duration) -> Result<Seen, Refusal> {
-        self.on(&self.system.redis_roads, "the network to Redis", Traffic::Cut, lasts)
+        self.on(
+            &self.system.redis_roads,
+            "the network to Redis",
+            Traffic::Cut,
+            lasts,
+        )
     }
 
     pub(super) fn slow_redis(&self, lasts: Duration) -> Result<Seen, Refusal> {
-        self.on(&self.system.redis_roads, "the network to Redis", Traffic::Late(SLOW_BY), lasts)
+        self.on(
+            &self.system.redis_roads,
+            "the network to Redis",
+            Traffic::Late(SLOW_BY),
+            lasts,
+        )
     }
 
     pub(super) fn cut_clients(&self, lasts: Duration) -> Result<Seen, Refusal> {
-        self.on(&self.system.client_roads, "the users' network", Traffic::Cut, lasts)
+        self.on(
+            &self.system.client_roads,
+            "the users' network",
+            Traffic::Cut,
+            lasts,
+        )
     }
 
     fn on(
@@ -51,6 +66,9 @@ impl Scene {
         }
         disk.empty()?;
         let bytes = bytes?;
-        Ok(seen("the store's disk", format!("filled with {bytes} bytes for {lasts:?}")))
+        Ok(seen(
+            "the store's disk",
+            format!("filled with {bytes} bytes for {lasts:?}"),
+        ))
     }
 }

@@ -62,7 +62,10 @@ pub fn after(dues: Vec<Due>, from: Duration, marks: &[FaultMark]) -> (Vec<Due>, 
             *count -= 1;
             continue;
         }
-        let note = format!("{}: the harness ended before it was over", named(due.fault.what));
+        let note = format!(
+            "{}: the harness ended before it was over",
+            named(due.fault.what)
+        );
         interrupted.push(mark(&due.fault, due.at, from, seen("", note)));
     }
     (left, interrupted)
@@ -83,7 +86,10 @@ mod tests {
     #[test]
     fn faults_are_due_in_compressed_time_each_time_at_the_next_one() {
         let dues = schedule(&case(TWO));
-        let seen: Vec<_> = dues.iter().map(|due| (due.at.as_secs(), due.which, due.fault.what)).collect();
+        let seen: Vec<_> = dues
+            .iter()
+            .map(|due| (due.at.as_secs(), due.which, due.fault.what))
+            .collect();
         let expected = [
             (10, 0, FaultKind::KillInstance),
             (15, 0, FaultKind::Stampede),
@@ -105,12 +111,20 @@ mod tests {
     #[test]
     fn after_a_resumption_only_the_rest_is_done_and_what_was_interrupted_is_marked() {
         let dues = schedule(&case(TWO));
-        let marks = [mark(&dues[0].fault, dues[0].at, dues[0].at, seen("serve-0", ""))];
+        let marks = [mark(
+            &dues[0].fault,
+            dues[0].at,
+            dues[0].at,
+            seen("serve-0", ""),
+        )];
         let (left, interrupted) = after(dues.clone(), Duration::from_secs(30), &marks);
         assert_eq!(left, dues[2..]);
         assert_eq!(interrupted.len(), 1);
         assert_eq!(interrupted[0].what, FaultKind::Stampede);
-        assert_eq!((interrupted[0].at_ms, interrupted[0].allow_until_ms), (15_000, 20_000));
+        assert_eq!(
+            (interrupted[0].at_ms, interrupted[0].allow_until_ms),
+            (15_000, 20_000)
+        );
         let (left, interrupted) = after(dues.clone(), Duration::ZERO, &[]);
         assert_eq!((left, interrupted), (dues, Vec::new()));
     }

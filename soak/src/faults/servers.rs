@@ -36,7 +36,10 @@ impl Scene {
         self.system.wait_ready(&name)?;
         self.system.wait_used(&name)?;
         let took = went_on.elapsed().as_secs_f64();
-        Ok(seen(name, format!("stopped for {lasts:?}; serves again {took:.2} s after it went on")))
+        Ok(seen(
+            name,
+            format!("stopped for {lasts:?}; serves again {took:.2} s after it went on"),
+        ))
     }
 
     /// Blue/green.
@@ -70,6 +73,10 @@ impl Scene {
 }
 
 fn serves_again(signal: Signal, took: Duration) -> String {
-    let what = if signal == Signal::KILL { "killed" } else { "told to end" };
+    let what = if signal == Signal::KILL {
+        "killed"
+    } else {
+        "told to end"
+    };
     format!("{what}; serves again after {:.2} s", took.as_secs_f64())
 }

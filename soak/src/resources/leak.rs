@@ -67,7 +67,9 @@ pub fn judge(readings: &[(u64, f64)], bounds: LeakBounds) -> Option<Leak> {
 
 fn thin(readings: &[(u64, f64)]) -> Vec<(u64, f64)> {
     let count = readings.len().min(READINGS_MAX);
-    (0..count).map(|nth| readings[nth * readings.len() / count]).collect()
+    (0..count)
+        .map(|nth| readings[nth * readings.len() / count])
+        .collect()
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {

@@ -23,11 +23,14 @@ impl Counters {
     /// Reads the format; what is no sample is left out.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-            // A label's value may hold spaces; Trove's samples carry no timestamps.
-            let (series, value) = line.rsplit_once(' ')?;
-            Some((series.to_owned(), value.parse().ok()?))
-        });
+        let samples = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| {
+                // A label's value may hold spaces; Trove's samples carry no timestamps.
+                let (series, value) = line.rsplit_once(' ')?;
+                Some((series.to_owned(), value.parse().ok()?))
+            });
         Self(samples.collect())
     }
 
@@ -35,7 +38,10 @@ impl Counters {
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         // Series of one name lie together, but those of `name_count` lie between `name` and `name{`.
-        let named = self.0.range(name.to_owned()..).take_while(|(series, _)| series.starts_with(name));
+        let named = self
+            .0
+            .range(name.to_owned()..)
+            .take_while(|(series, _)| series.starts_with(name));
         named
             .filter(|(series, _)| {
                 let rest = &series[name.len()..];
@@ -53,7 +59,9 @@ impl Counters {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.0.keys().any(|series| {
-            series.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+            series
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
         })
     }
 }

@@ -77,7 +77,11 @@ impl Sampler {
         asked.sort_by_key(|(name, ..)| name != crate::system::servers::SHIM);
         for (nth, ops) in external.iter().enumerate() {
             // The first one is the shim's, by the case's definition.
-            let name = if nth == 0 { "shim".to_owned() } else { format!("serve-{}", nth - 1) };
+            let name = if nth == 0 {
+                "shim".to_owned()
+            } else {
+                format!("serve-{}", nth - 1)
+            };
             asked.push((name, 0, *ops));
         }
         asked
@@ -135,7 +139,9 @@ impl Sampler {
             return;
         };
         let field = |name: &str| -> Option<f64> {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line?.trim().parse().ok()
         };
         for (name, of_redis) in [
@@ -209,7 +215,9 @@ fn of_metrics(counters: &Counters, values: &mut BTreeMap<String, f64>) {
 /// What `/proc` says of a process.
 fn of_process(pid: u32) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
-    let process = i32::try_from(pid).ok().and_then(|pid| procfs::process::Process::new(pid).ok());
+    let process = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| procfs::process::Process::new(pid).ok());
     let Some(process) = process else {
         return values;
     };

@@ -12,7 +12,10 @@ pub(super) fn versions(system: &System) -> BTreeMap<String, String> {
         let text = String::from_utf8_lossy(&output.stdout);
         text.lines().next().map(str::to_owned)
     };
-    versions.extend(first_line(&mut system.command(&["--version"])).map(|version| ("trove".to_owned(), version)));
+    versions.extend(
+        first_line(&mut system.command(&["--version"]))
+            .map(|version| ("trove".to_owned(), version)),
+    );
     if system.redis.is_some() {
         let version = first_line(Command::new("redis-server").arg("--version"));
         versions.extend(version.map(|version| ("redis".to_owned(), version)));
@@ -25,7 +28,8 @@ pub(super) fn machine() -> BTreeMap<String, String> {
     let field = |file: &str, name: &str| -> Option<String> {
         let text = std::fs::read_to_string(file).ok()?;
         let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
     };
     let uname = rustix::system::uname();
     let kernel = format!(
@@ -33,13 +37,17 @@ pub(super) fn machine() -> BTreeMap<String, String> {
         uname.sysname().to_string_lossy(),
         uname.release().to_string_lossy()
     );
-    let cores = std::thread::available_parallelism().ok().map(|cores| cores.to_string());
+    let cores = std::thread::available_parallelism()
+        .ok()
+        .map(|cores| cores.to_string());
     let known = [
         ("kernel", Some(kernel)),
         ("processor", field("/proc/cpuinfo", "model name")),
         ("cores", cores),
         ("memory", field("/proc/meminfo", "MemTotal")),
     ];
-    let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let known = known
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
     known.collect()
 }

@@ -43,10 +43,23 @@ pub(super) fn finish(
                 records.append(files::FINDINGS, finding)?;
             }
             let output = system.trove_says(&["verify", &hunt, "--store", store])?;
-            let said = if output.status.success() { output.stdout } else { output.stderr };
+            let said = if output.status.success() {
+                output.stdout
+            } else {
+                output.stderr
+            };
             let said = String::from_utf8_lossy(&said);
-            let line = said.trim().lines().last().unwrap_or_default().trim().to_owned();
-            let status = output.status.code().map_or_else(|| "a signal".into(), |code| code.to_string());
+            let line = said
+                .trim()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim()
+                .to_owned();
+            let status = output
+                .status
+                .code()
+                .map_or_else(|| "a signal".into(), |code| code.to_string());
             end.verify = format!("{status}: {line}");
             end.verify_holds = output.status.success();
         } else {
@@ -64,7 +77,9 @@ pub(super) fn finish(
     end.findings = count;
     end.unchecked = unchecked;
     records.append(files::END, &end)?;
-    records.sync().map_err(|error| Refusal::unreachable(format!("{}: {error}", dir.display())))
+    records
+        .sync()
+        .map_err(|error| Refusal::unreachable(format!("{}: {error}", dir.display())))
 }
 
 /// Holds the export against the books.
@@ -83,7 +98,10 @@ fn compare(
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    let rows = export.stdout.take().ok_or_else(|| Refusal::unreachable("trove export: no output"))?;
+    let rows = export
+        .stdout
+        .take()
+        .ok_or_else(|| Refusal::unreachable("trove export: no output"))?;
     let compared = books::compare(dir, BufReader::with_capacity(1 << 20, rows), case, &marks);
     if compared.is_err() {
         let _ = export.kill();
@@ -91,7 +109,8 @@ fn compare(
     let status = export.wait().map_err(failed)?;
     let (mut end, findings) = compared.map_err(failed)?;
     if !status.success() {
-        end.unchecked.push(format!("the ledger: trove export ended with {status}"));
+        end.unchecked
+            .push(format!("the ledger: trove export ended with {status}"));
     }
     Ok((end, findings))
 }

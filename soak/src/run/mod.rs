@@ -39,12 +39,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A generator that gives no interval for so many of its lengths hangs.
 const SILENT_INTERVALS_MAX: u32 = 12;
 
+/// Told of each interval and of what goes on.
+pub type Show = Box<dyn FnMut(&Interval, &str)>;
+
 /// How a run is started.
 pub struct Options {
     /// The exact command, for the record.
     pub command: Vec<String>,
-    /// Told of each interval and what goes on, for a live view.
-    pub show: Box<dyn FnMut(&Interval, &str)>,
+    /// For a live view.
+    pub show: Show,
 }
 
 /// What users are told to do, on its way to the generator.
@@ -102,9 +105,8 @@ pub fn resume(dir: &Path, options: Options) -> Result<Verdict, Refusal> {
 fn lock(dir: &Path) -> Result<std::fs::File, Refusal> {
     let path = dir.join("lock");
     let file = std::fs::File::create(&path).map_err(|error| at(&path, &error))?;
-    file.try_lock().map_err(|_| {
-        Refusal::usage(format!("another harness is at work in {}", dir.display()))
-    })?;
+    file.try_lock()
+        .map_err(|_| Refusal::usage(format!("another harness is at work in {}", dir.display())))?;
     Ok(file)
 }
 
@@ -113,12 +115,19 @@ fn at(path: &Path, error: &dyn std::fmt::Display) -> Refusal {
 }
 
 fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One life of the harness: all of a run, or what is left of it.
-fn segment(case: Arc<Case>, dir: &Path, point: resume::Point, options: Options) -> Result<Verdict, Refusal> {
+fn segment(
+    case: Arc<Case>,
+    dir: &Path,
+    point: resume::Point,
+    options: Options,
+) -> Result<Verdict, Refusal> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends the harness at once, and the kernel ends its processes.
@@ -158,7 +167,17 @@ fn segment(case: Arc<Case>, dir: &Path, point: resume::Point, options: Options) 
     }
     run.live(dir, begins, point.next_find, point.dues)?;
     let (unchecked, findings, at_ms) = (run.unchecked, run.findings, run.clock.now_ms());
-    finish::finish(&case, dir, &system, &mut records, finish::Known { unchecked, findings, at_ms })?;
+    finish::finish(
+        &case,
+        dir,
+        &system,
+        &mut records,
+        finish::Known {
+            unchecked,
+            findings,
+            at_ms,
+        },
+    )?;
     system.processes.end_all();
     drop(system);
     crate::verdict::judge(dir).map_err(|error| at(dir, &error))
@@ -168,8 +187,15 @@ fn segment(case: Arc<Case>, dir: &Path, point: resume::Point, options: Options) 
 fn ops_addresses(case: &Case) -> Result<Vec<SocketAddr>, Refusal> {
     let resolved = case.system.ops_addresses.iter().map(|address| {
         let host = address.trim_start_matches("http://").trim_end_matches('/');
-        let found = host.to_socket_addrs().ok().and_then(|mut found| found.next());
-        found.ok_or_else(|| Refusal::usage(format!("system.ops_addresses: {address} is no http://host:port")))
+        let found = host
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next());
+        found.ok_or_else(|| {
+            Refusal::usage(format!(
+                "system.ops_addresses: {address} is no http://host:port"
+            ))
+        })
     });
     resolved.collect()
 }
@@ -192,7 +218,7 @@ struct Run<'a> {
     broken: bool,
     unchecked: Vec<String>,
     findings: u64,
-    show: Box<dyn FnMut(&Interval, &str)>,
+    show: Show,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -245,7 +271,11 @@ impl Run<'_> {
 
     fn plan(&self, at_ms: u64, next_find: u64) -> Result<generator::Plan, Refusal> {
         let is_trove = self.case.system.url_template.is_empty();
-        let tokens = if is_trove { self.system.tokens()? } else { Vec::new() };
+        let tokens = if is_trove {
+            self.system.tokens()?
+        } else {
+            Vec::new()
+        };
         // Users count from 1.
         let token = move |user: u32| tokens.get(user as usize - 1).cloned().unwrap_or_default();
         Ok(generator::Plan {
@@ -296,10 +326,13 @@ impl Run<'_> {
             if self.interrupted.load(Ordering::Relaxed) && !stopping {
                 stopping = true;
                 let now = self.clock.now().as_secs_f64();
-                self.unchecked.push(format!("the run was interrupted at {now:.1} s"));
+                self.unchecked
+                    .push(format!("the run was interrupted at {now:.1} s"));
                 handle.control(Control::Stop);
             }
-            if heard.elapsed() > self.case.interval * SILENT_INTERVALS_MAX + self.case.behaviour.timeout {
+            if heard.elapsed()
+                > self.case.interval * SILENT_INTERVALS_MAX + self.case.behaviour.timeout
+            {
                 return Err(Refusal::unreachable(format!(
                     "the generator has given no interval for {:?}",
                     heard.elapsed()
@@ -318,11 +351,17 @@ impl Run<'_> {
                     self.status = text;
                 }
                 Event::Done(mark) => {
-                    self.status = format!("{} {}: {}", faults::named(mark.what), mark.target, mark.note);
+                    self.status = format!(
+                        "{} {}: {}",
+                        faults::named(mark.what),
+                        mark.target,
+                        mark.note
+                    );
                     self.records.append(files::FAULTS, &mark)?;
                 }
                 Event::NotDone(text) => {
-                    self.unchecked.push(format!("a fault could not be done: {text}"));
+                    self.unchecked
+                        .push(format!("a fault could not be done: {text}"));
                     self.status = text;
                 }
             }
@@ -355,11 +394,21 @@ impl Run<'_> {
         let ended = Duration::from_millis(interval.to_ms);
         self.behind = self.behind.min(self.clock.at(heard).saturating_sub(ended));
         let told = self.sampler.tell(self.system, &self.ops);
-        let after = |moment: Instant| self.clock.at(moment).saturating_sub(ended + self.behind).as_secs_f64();
-        let asked_after_s = told.iter().map(|one| (one.process.clone(), after(one.at))).collect();
+        let after = |moment: Instant| {
+            self.clock
+                .at(moment)
+                .saturating_sub(ended + self.behind)
+                .as_secs_f64()
+        };
+        let asked_after_s = told
+            .iter()
+            .map(|one| (one.process.clone(), after(one.at)))
+            .collect();
         let samples = self.sampler.sample(self.system, &told, interval.to_ms);
         let is_broken = std::mem::replace(&mut self.broken, self.breaking) || self.breaking;
-        let outcome = self.reconciler.reconcile(&interval, told, asked_after_s, is_broken);
+        let outcome = self
+            .reconciler
+            .reconcile(&interval, told, asked_after_s, is_broken);
         interval.counted = outcome.counted;
         interval.notes.extend(outcome.notes);
         if self.case.system.url_template.is_empty() {

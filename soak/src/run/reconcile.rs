@@ -20,6 +20,8 @@ const SLACK: f64 = 3.0;
 /// A question that came later than this share of the interval cannot say what happened in it.
 const LATE_SHARE_MAX: f64 = 0.5;
 
+/// What the names of servers begin with.
+const SERVERS: &str = "serve";
 const REQUESTS: &str = "trove_http_request_duration_seconds_count";
 
 /// One comparison: kinds of requests, and the series in which the system counts them.
@@ -115,11 +117,15 @@ pub struct Outcome {
     pub invalid: Vec<String>,
 }
 
-/// What a group of processes counted.
-struct Since {
-    count: f64,
-    /// Whether some of it is unknown.
-    partial: bool,
+/// What lies at an interval's edges.
+struct Edges {
+    length_s: f64,
+    /// How long after the end of the interval before it, and of this one, the system was asked.
+    asked_before_s: f64,
+    asked_now_s: f64,
+    /// Requests that the shim sent twice.
+    retries: f64,
+    under_way_now: BTreeMap<Kind, u64>,
 }
 
 impl Reconciler {
@@ -147,75 +153,112 @@ impl Reconciler {
         let mut outcome = Outcome::default();
         let under_way = self.under_way_after(interval);
         if told.is_empty() && self.told.is_empty() {
-            outcome.notes.push("nobody was asked what the system counted".into());
+            outcome
+                .notes
+                .push("nobody was asked what the system counted".into());
             return outcome;
         }
-        let length_s = interval.to_ms.saturating_sub(interval.from_ms) as f64 / 1000.0;
-        let latest = asked_after_s.values().copied().fold(0.0, f64::max);
-        let late = latest.max(self.asked_after_s.values().copied().fold(0.0, f64::max));
-        let has_shim = told.iter().chain(&self.told).any(|one| one.process == SHIM);
-        let retries = self.since(&told, SHIM, "trove_shim_retries_total", &[""]).count;
-        let shim_is_whole = has_shim && !self.is_partial(&told, |name| name == SHIM);
-        let servers_are_whole = !self.is_partial(&told, |name| name.starts_with("serve"));
-        if late > length_s * LATE_SHARE_MAX {
+        let latest = |asked: &BTreeMap<String, f64>| asked.values().copied().fold(0.0, f64::max);
+        let edges = Edges {
+            length_s: interval.to_ms.saturating_sub(interval.from_ms) as f64 / 1000.0,
+            asked_before_s: latest(&self.asked_after_s),
+            asked_now_s: latest(&asked_after_s),
+            retries: self.since(&told, SHIM, "trove_shim_retries_total", &[""]),
+            under_way_now: under_way,
+        };
+        let late = edges.asked_before_s.max(edges.asked_now_s);
+        if late > edges.length_s * LATE_SHARE_MAX {
             outcome.invalid.push(format!(
                 "the system's counts were read {late:.2} s after the interval's end: too late to compare"
             ));
         }
-        let mut compare = |group: &str, pairs: &[Pair], is_whole: bool, known_elsewhere: bool| {
+        let has_shim = told.iter().chain(&self.told).any(|one| one.process == SHIM);
+        let shim_is_whole = has_shim && !self.is_partial(&told, SHIM);
+        let servers_are_whole = !self.is_partial(&told, SERVERS);
+        let mut compare = |group: &str, pairs: &[Pair], is_whole: bool| {
             for pair in pairs {
-                let Since { count, .. } = self.since(&told, group, pair.series, pair.routes);
-                outcome.counted.insert(format!("{group}/{}", pair.what), count);
-                let counts: Vec<&KindCounts> =
-                    pair.kinds.iter().filter_map(|kind| interval.kinds.get(kind)).collect();
-                let sent: u64 = counts.iter().map(|counts| counts.sent).sum();
-                let failures: u64 = counts.iter().map(|counts| failed(counts)).sum();
-                let of = |known: &BTreeMap<Kind, u64>| -> f64 {
-                    pair.kinds.iter().filter_map(|kind| known.get(kind)).sum::<u64>() as f64
-                };
-                let rate = if length_s > 0.0 { sent as f64 / length_s } else { 0.0 };
-                let slack = SLACK + sent as f64 * self.ratio;
-                let before = self.asked_after_s.values().copied().fold(0.0, f64::max);
-                let least = sent as f64 - of(&under_way) - failures as f64 - rate * before - slack;
-                let most = sent as f64 + of(&self.under_way) + rate * latest + retries + failures as f64 + slack;
-                let too_few = is_whole && count < least;
-                if too_few || count > most {
-                    outcome.invalid.push(format!(
-                        "{}: {sent} sent, {group} counted {count}, which is not between {least:.0} and {most:.0}",
-                        pair.what
-                    ));
-                }
-            }
-            if !is_whole && !known_elsewhere && !is_broken {
-                outcome.invalid.push(format!("{group} did not say what it counted, and nothing was done to it"));
+                let count = self.since(&told, group, pair.series, pair.routes);
+                outcome
+                    .counted
+                    .insert(format!("{group}/{}", pair.what), count);
+                let wrong = self.compare(interval, pair, (count, is_whole), &edges);
+                let text = |bounds| format!("{}: {group} counted {count}, {bounds}", pair.what);
+                outcome.invalid.extend(wrong.map(text));
             }
         };
         if has_shim {
-            compare(SHIM, &OF_SHIM, shim_is_whole, servers_are_whole);
+            compare(SHIM, &OF_SHIM, shim_is_whole);
+        } else {
+            compare(SERVERS, &OF_SERVERS_ALONE, servers_are_whole);
         }
-        compare("serve", &OF_SERVERS, servers_are_whole, shim_is_whole);
-        if !has_shim {
-            compare("serve", &OF_SERVERS_ALONE, servers_are_whole, false);
-        }
+        compare(SERVERS, &OF_SERVERS, servers_are_whole);
         self.credits(interval, &told, servers_are_whole, &mut outcome);
-        if !shim_is_whole && has_shim {
-            outcome.notes.push("reconciled without the shim, whose last counts are unknown".into());
+        if has_shim && !shim_is_whole {
+            let note = "reconciled without the shim, whose last counts are unknown";
+            outcome.notes.push(note.into());
         }
         if !servers_are_whole {
-            let by = if shim_is_whole { "by the shim alone" } else { "only in that nothing was counted that was not sent" };
-            outcome.notes.push(format!("reconciled {by}: a server's last counts are unknown"));
+            let by = if shim_is_whole {
+                "by the shim alone"
+            } else {
+                "only in that nothing was counted that was not sent"
+            };
+            outcome.notes.push(format!(
+                "reconciled {by}: a server's last counts are unknown"
+            ));
+        }
+        if !shim_is_whole && !servers_are_whole && !is_broken {
+            let text = "nobody said all that was counted, and nothing was done to the system";
+            outcome.invalid.push(text.into());
         }
         self.told = told;
         self.asked_after_s = asked_after_s;
-        self.under_way = under_way;
+        self.under_way = edges.under_way_now;
         self.finds = interval.finds;
         outcome
+    }
+
+    /// Whether what a group counted of a kind lies outside what it can have: in words. Of a group of which something is
+    /// unknown only the upper bound holds.
+    fn compare(
+        &self,
+        interval: &Interval,
+        pair: &Pair,
+        (count, is_whole): (f64, bool),
+        edges: &Edges,
+    ) -> Option<String> {
+        let counts = pair
+            .kinds
+            .iter()
+            .filter_map(|kind| interval.kinds.get(kind));
+        let (mut sent, mut failures) = (0, 0);
+        for counts in counts {
+            sent += counts.sent;
+            failures += failed(counts);
+        }
+        let of = |known: &BTreeMap<Kind, u64>| -> f64 {
+            pair.kinds
+                .iter()
+                .filter_map(|kind| known.get(kind))
+                .sum::<u64>() as f64
+        };
+        let (sent, failures) = (sent as f64, failures as f64);
+        let rate = if edges.length_s > 0.0 {
+            sent / edges.length_s
+        } else {
+            0.0
+        };
+        let slack = SLACK + sent * self.ratio + failures;
+        let least = sent - of(&edges.under_way_now) - rate * edges.asked_before_s - slack;
+        let most = sent + of(&self.under_way) + rate * edges.asked_now_s + edges.retries + slack;
+        let is_wrong = (is_whole && count < least) || count > most;
+        is_wrong.then(|| format!("{sent} were sent: it must lie between {least:.0} and {most:.0}"))
     }
 
     /// Credits are told with the answer that shows them, or a later one if that was lost or the store was slow: between the
     /// two there can be no more than the finds of this interval and of the one before.
     fn credits(&self, interval: &Interval, told: &[Told], is_whole: bool, outcome: &mut Outcome) {
-        let counted = self.since(told, "serve", "trove_credits_total", &[""]).count;
+        let counted = self.since(told, SERVERS, "trove_credits_total", &[""]);
         outcome.counted.insert("serve/credits".into(), counted);
         let shown = interval.credits as f64;
         let late = (interval.finds + self.finds) as f64 + SLACK + shown * self.ratio;
@@ -240,12 +283,13 @@ impl Reconciler {
 
     /// What the same incarnation of a process told before.
     fn before(&self, now: &Told) -> Option<&Told> {
-        let is_same = |told: &&Told| told.process == now.process && told.incarnation == now.incarnation;
+        let is_same =
+            |told: &&Told| told.process == now.process && told.incarnation == now.incarnation;
         self.told.iter().find(is_same)
     }
 
-    /// What the processes whose names begin with `group` have counted since they were last asked.
-    fn since(&self, told: &[Told], group: &str, series: &str, routes: &[&str]) -> Since {
+    /// What the processes whose names begin with `group` have counted since they were last asked, as far as it is known.
+    fn since(&self, told: &[Told], group: &str, series: &str, routes: &[&str]) -> f64 {
         let sum = |told: &Told| -> f64 {
             let counters = told.counters.as_ref();
             counters.map_or(0.0, |counters| {
@@ -256,24 +300,24 @@ impl Reconciler {
                 routes.iter().map(of).sum()
             })
         };
-        let mut since = Since {
-            count: 0.0,
-            partial: self.is_partial(told, |name| name.starts_with(group)),
-        };
-        for now in told.iter().filter(|told| told.process.starts_with(group)) {
-            let before = self.before(now);
-            // A count that spans more than this interval says nothing of it.
-            let is_known = before.is_none_or(|before| before.counters.is_some());
-            if now.counters.is_some() && is_known {
-                since.count += sum(now) - before.map_or(0.0, sum);
-            }
-        }
-        since.partial |= since.count < 0.0;
-        since
+        let of_group = told.iter().filter(|told| told.process.starts_with(group));
+        of_group
+            .map(|now| {
+                let before = self.before(now);
+                // A count that spans more than this interval says nothing of it.
+                let is_known = before.is_none_or(|before| before.counters.is_some());
+                if now.counters.is_some() && is_known {
+                    sum(now) - before.map_or(0.0, sum)
+                } else {
+                    0.0
+                }
+            })
+            .sum()
     }
 
     /// Whether some of them have counts that are unknown: they did not answer, now or before, or ended since.
-    fn is_partial(&self, told: &[Told], is_of: impl Fn(&str) -> bool) -> bool {
+    fn is_partial(&self, told: &[Told], group: &str) -> bool {
+        let is_of = |name: &str| name.starts_with(group);
         let is_silent = |one: &Told| is_of(&one.process) && one.counters.is_none();
         let has_ended = |before: &Told| {
             is_of(&before.process)
@@ -334,32 +378,57 @@ mod tests {
         }
     }
 
-    fn told(reconciler: &mut Reconciler, of: &Interval, told: Vec<Told>, is_broken: bool) -> Outcome {
+    fn told(
+        reconciler: &mut Reconciler,
+        of: &Interval,
+        told: Vec<Told>,
+        is_broken: bool,
+    ) -> Outcome {
         reconciler.reconcile(of, told, BTreeMap::new(), is_broken)
     }
 
     #[test]
     fn counts_that_agree_but_for_requests_under_way_are_reconciled() {
         let mut reconciler = Reconciler::new(0.0, vec![shim(7, 0), server(0, 7)]);
-        let first = told(&mut reconciler, &interval(1000, 900), vec![shim(927, 4000), server(0, 917)], false);
+        let first = told(
+            &mut reconciler,
+            &interval(1000, 900),
+            vec![shim(927, 4000), server(0, 917)],
+            false,
+        );
         assert_eq!(first.invalid, Vec::<String>::new());
         assert_eq!(first.counted["shim/polls"], 920.0);
-        let second = told(&mut reconciler, &interval(1000, 1100), vec![shim(2007, 8000), server(0, 2007)], false);
+        let second = told(
+            &mut reconciler,
+            &interval(1000, 1100),
+            vec![shim(2007, 8000), server(0, 2007)],
+            false,
+        );
         assert_eq!(second.invalid, Vec::<String>::new());
     }
 
     #[test]
     fn requests_that_the_harness_does_not_know_of_are_noticed() {
         let mut reconciler = Reconciler::new(0.01, vec![shim(0, 0), server(0, 0)]);
-        let outcome = told(&mut reconciler, &interval(1000, 1000), vec![shim(1000, 5000), server(0, 1000)], false);
+        let outcome = told(
+            &mut reconciler,
+            &interval(1000, 1000),
+            vec![shim(1000, 5000), server(0, 1000)],
+            false,
+        );
         assert_eq!(outcome.invalid.len(), 1, "{outcome:?}");
-        assert!(outcome.invalid[0].starts_with("heartbeats: 4000 sent, shim counted 5000"));
+        assert!(outcome.invalid[0].starts_with("heartbeats: shim counted 5000, 4000 were sent"));
     }
 
     #[test]
     fn requests_that_never_arrived_are_noticed() {
         let mut reconciler = Reconciler::new(0.01, vec![shim(0, 0), server(0, 0)]);
-        let outcome = told(&mut reconciler, &interval(1000, 1000), vec![shim(900, 4000), server(0, 900)], false);
+        let outcome = told(
+            &mut reconciler,
+            &interval(1000, 1000),
+            vec![shim(900, 4000), server(0, 900)],
+            false,
+        );
         assert_eq!(outcome.invalid.len(), 2, "{outcome:?}");
     }
 
@@ -369,7 +438,10 @@ mod tests {
         let now = vec![shim(1000, 4000), server(1, 300)];
         let outcome = told(&mut reconciler, &interval(1000, 1000), now, true);
         assert_eq!(outcome.invalid, Vec::<String>::new());
-        assert!(outcome.notes[0].contains("by the shim alone"), "{outcome:?}");
+        assert!(
+            outcome.notes[0].contains("by the shim alone"),
+            "{outcome:?}"
+        );
         // Its counts are known again from then on.
         let next = vec![shim(2000, 8000), server(1, 1290)];
         let outcome = told(&mut reconciler, &interval(1000, 1000), next, false);
@@ -380,7 +452,12 @@ mod tests {
     fn a_server_that_was_silent_is_not_held_to_what_it_counted_meanwhile() {
         let silent = || tells("serve-0", 0, None);
         let mut reconciler = Reconciler::new(0.0, vec![shim(0, 0), server(0, 0)]);
-        let outcome = told(&mut reconciler, &interval(1000, 1000), vec![shim(1000, 4000), silent()], true);
+        let outcome = told(
+            &mut reconciler,
+            &interval(1000, 1000),
+            vec![shim(1000, 4000), silent()],
+            true,
+        );
         assert_eq!(outcome.invalid, Vec::<String>::new());
         let now = vec![shim(2000, 8000), server(0, 2000)];
         let outcome = told(&mut reconciler, &interval(1000, 1000), now, false);
@@ -391,7 +468,12 @@ mod tests {
     #[test]
     fn silence_without_a_fault_has_no_verdict() {
         let mut reconciler = Reconciler::new(0.0, vec![server(0, 0)]);
-        let outcome = told(&mut reconciler, &interval(0, 0), vec![tells("serve-0", 0, None)], false);
+        let outcome = told(
+            &mut reconciler,
+            &interval(0, 0),
+            vec![tells("serve-0", 0, None)],
+            false,
+        );
         assert_eq!(outcome.invalid.len(), 1, "{outcome:?}");
     }
 

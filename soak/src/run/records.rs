@@ -39,8 +39,9 @@ impl Records {
     /// # Errors
     /// When it cannot be written: a run that cannot be recorded is worth nothing.
     pub fn append(&mut self, file: &'static str, line: &impl Serialize) -> Result<(), Refusal> {
-        self.write(file, line)
-            .map_err(|error| Refusal::unreachable(format!("{}: {error}", self.dir.join(file).display())))
+        self.write(file, line).map_err(|error| {
+            Refusal::unreachable(format!("{}: {error}", self.dir.join(file).display()))
+        })
     }
 
     fn write(&mut self, name: &'static str, line: &impl Serialize) -> io::Result<()> {
@@ -92,7 +93,9 @@ pub fn keep<T: DeserializeOwned + Serialize>(
             out.write_all(b"\n")?;
         }
     }
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    out.into_inner()
+        .map_err(io::IntoInnerError::into_error)?
+        .sync_all()?;
     std::fs::rename(&new, &path)
 }
 

@@ -10,6 +10,7 @@ use crate::case::Case;
 use crate::faults::schedule::{self, Due};
 use crate::record::{self, FaultMark, Finding, Interval, Sample, Segment, files};
 use crate::refusal::Refusal;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,12 +46,9 @@ impl Point {
 
 /// Finds the point in a run's directory, and takes away what was recorded after it.
 pub(super) fn point(dir: &Path, case: &Case) -> Result<Point, Refusal> {
-    let failed = |error: std::io::Error| Refusal::unreachable(format!("{}: {error}", dir.display()));
-    let count = |lines: &mut dyn Iterator<Item = std::io::Result<()>>| {
-        lines.try_fold(0_u64, |count, line| line.map(|()| count + 1))
-    };
-    let segments = record::read_lines::<Segment>(&dir.join(files::RUN)).map_err(failed)?;
-    let segments = count(&mut segments.map(|line| line.map(drop))).map_err(failed)?;
+    let failed =
+        |error: std::io::Error| Refusal::unreachable(format!("{}: {error}", dir.display()));
+    let segments = count::<Segment>(dir, files::RUN).map_err(failed)?;
     if segments == 0 {
         return Err(Refusal::usage(format!("{} holds no run", dir.display())));
     }
@@ -70,8 +68,7 @@ pub(super) fn point(dir: &Path, case: &Case) -> Result<Point, Refusal> {
     keep::<Finding>(dir, files::FINDINGS, |_| true).map_err(failed)?;
     let marks = record::read_lines(&dir.join(files::FAULTS)).map_err(failed)?;
     let marks: Vec<FaultMark> = marks.collect::<std::io::Result<_>>().map_err(failed)?;
-    let findings = record::read_lines::<Finding>(&dir.join(files::FINDINGS)).map_err(failed)?;
-    let findings = count(&mut findings.map(|line| line.map(drop))).map_err(failed)?;
+    let findings = count::<Finding>(dir, files::FINDINGS).map_err(failed)?;
     let all = schedule::schedule(case);
     let (dues, interrupted) = schedule::after(all, Duration::from_millis(at_ms), &marks);
     let next_find = books::resume(dir).map_err(failed)?;
@@ -84,4 +81,10 @@ pub(super) fn point(dir: &Path, case: &Case) -> Result<Point, Refusal> {
         findings,
         unchecked: Vec::new(),
     })
+}
+
+/// How many records a file has.
+fn count<T: DeserializeOwned>(dir: &Path, file: &str) -> std::io::Result<u64> {
+    let mut lines = record::read_lines::<T>(&dir.join(file))?;
+    lines.try_fold(0, |count, line| line.map(|_| count + 1))
 }

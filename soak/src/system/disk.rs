@@ -33,8 +33,14 @@ impl Disk {
             };
             std::fs::create_dir_all(&path).map_err(|error| failed(&error))?;
             let options = std::ffi::CString::new(SIZE).map_err(|error| failed(&error))?;
-            mount("tmpfs", &path, "tmpfs", MountFlags::empty(), Some(options.as_c_str()))
-                .map_err(|error| failed(&error))?;
+            mount(
+                "tmpfs",
+                &path,
+                "tmpfs",
+                MountFlags::empty(),
+                Some(options.as_c_str()),
+            )
+            .map_err(|error| failed(&error))?;
         }
         let disk = Self { path };
         disk.empty()?;
@@ -46,7 +52,9 @@ impl Disk {
     /// # Errors
     /// When writing fails for another reason.
     pub fn fill(&self) -> Result<u64, Refusal> {
-        let failed = |error: std::io::Error| Refusal::unreachable(format!("{}: {error}", self.path.display()));
+        let failed = |error: std::io::Error| {
+            Refusal::unreachable(format!("{}: {error}", self.path.display()))
+        };
         let mut file = std::fs::File::create(self.path.join(FILLER)).map_err(failed)?;
         let chunk = vec![0_u8; CHUNK_BYTES];
         let mut size = CHUNK_BYTES;
@@ -73,9 +81,9 @@ impl Disk {
     pub fn empty(&self) -> Result<(), Refusal> {
         let filler: &Path = &self.path.join(FILLER);
         match std::fs::remove_file(filler) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Refusal::unreachable(format!("{}: {error}", filler.display())))
-            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(
+                Refusal::unreachable(format!("{}: {error}", filler.display())),
+            ),
             _ => Ok(()),
         }
     }

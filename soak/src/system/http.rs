@@ -38,6 +38,9 @@ impl Client {
     /// Whether a server says that it is ready.
     #[must_use]
     pub fn is_ready(&self, address: SocketAddr) -> bool {
-        matches!(self.get(&format!("http://{address}/health/ready")), Ok((200, _)))
+        matches!(
+            self.get(&format!("http://{address}/health/ready")),
+            Ok((200, _))
+        )
     }
 }

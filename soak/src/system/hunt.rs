@@ -54,7 +54,10 @@ impl System {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let command = args.first().copied().unwrap_or_default();
-        Err(Refusal::unreachable(format!("trove {command}: {}", said.trim())))
+        Err(Refusal::unreachable(format!(
+            "trove {command}: {}",
+            said.trim()
+        )))
     }
 
     /// Puts the hunt and opens it, unless the run has one.
@@ -68,8 +71,7 @@ impl System {
             .map(|one| json!({"id": one.id, "coins": one.coins, "repeatable": one.repeatable}))
             .collect();
         let window_ms = u64::try_from(self.case.window_scaled().as_millis()).unwrap_or(u64::MAX);
-        let document =
-            json!({"id": hunt, "name": self.case.name, "window_ms": window_ms, "treasures": listed});
+        let document = json!({"id": hunt, "name": self.case.name, "window_ms": window_ms, "treasures": listed});
         let file = self.dir.join("hunt.json");
         std::fs::write(&file, document.to_string())
             .map_err(|error| Refusal::unreachable(format!("{}: {error}", file.display())))?;
@@ -85,8 +87,15 @@ impl System {
         let ttl = format!("{}s", lasts.min(TOKEN_TTL_MAX).as_secs());
         let (users, _) = generator::users_max(&self.case);
         let count = users.to_string();
-        let text =
-            self.must(&["token", "--count", &count, "--prefix", PLAYER_PREFIX, "--ttl", &ttl])?;
+        let text = self.must(&[
+            "token",
+            "--count",
+            &count,
+            "--prefix",
+            PLAYER_PREFIX,
+            "--ttl",
+            &ttl,
+        ])?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 }

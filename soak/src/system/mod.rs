@@ -64,7 +64,12 @@ impl System {
     ///
     /// # Errors
     /// When the case asks for what cannot be, or something is missing or does not come up.
-    pub fn start(case: &Arc<Case>, run_dir: &Path, segment: u32, wall_ms: u64) -> Result<Self, Refusal> {
+    pub fn start(
+        case: &Arc<Case>,
+        run_dir: &Path,
+        segment: u32,
+        wall_ms: u64,
+    ) -> Result<Self, Refusal> {
         check(case)?;
         let dir = run_dir.join(DIR);
         let logs = dir.join("logs");
@@ -98,7 +103,9 @@ impl System {
         } else {
             system.external = Some(resolve(&case.system.address)?);
             let key = |name: &str| std::env::var(name).unwrap_or_default();
-            system.state().take_keys(key("TROVE_TOKEN_KEY"), key("TROVE_ADMIN_KEY"))?;
+            system
+                .state()
+                .take_keys(key("TROVE_TOKEN_KEY"), key("TROVE_ADMIN_KEY"))?;
             system.store_url = key("TROVE_STORE__URL");
         }
         if case.system.url_template.is_empty() {
@@ -106,7 +113,9 @@ impl System {
         }
         if has(case, &[FaultKind::CutClients]) {
             for (nth, target) in system.targets().into_iter().enumerate() {
-                let from = system.state().address(&format!("client-road-{nth}"), None)?;
+                let from = system
+                    .state()
+                    .address(&format!("client-road-{nth}"), None)?;
                 system.client_roads.push(Road::start(from, target, None)?);
             }
         }
@@ -155,7 +164,9 @@ impl System {
             let inner = Ipv4Addr::from(INNER_ADDRESS);
             self.redis_roads.push(Road::start(from, to, Some(inner))?);
         }
-        Ok(Some(self.redis_roads.iter().map(|road| road.from).collect()))
+        Ok(Some(
+            self.redis_roads.iter().map(|road| road.from).collect(),
+        ))
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -175,7 +186,9 @@ impl System {
             ("TROVE_ADMIN_KEY", state.admin_key()),
         ];
         let given = keys.into_iter().filter(|(_, key)| !key.is_empty());
-        given.map(|(name, key)| (name.to_owned(), key.to_owned())).collect()
+        given
+            .map(|(name, key)| (name.to_owned(), key.to_owned()))
+            .collect()
     }
 
     /// Where users connect.
@@ -220,7 +233,9 @@ impl System {
     fn manage_url(&self) -> Result<String, Refusal> {
         let target = self.external.or_else(|| {
             let live = servers::instances(&self.case, &self.live_group());
-            live.iter().find_map(|name| self.processes.one(name)).map(|one| one.address)
+            live.iter()
+                .find_map(|name| self.processes.one(name))
+                .map(|one| one.address)
         });
         let target = target.ok_or_else(|| Refusal::unreachable("no server runs"))?;
         Ok(format!("http://{target}"))
@@ -244,7 +259,10 @@ fn check(case: &Case) -> Result<(), Refusal> {
     let asked = &case.system;
     let is_external = !asked.address.is_empty();
     let own_only = case.faults.iter().find(|fault| {
-        !matches!(fault.what, FaultKind::Stampede | FaultKind::DoubleLoad | FaultKind::CutClients)
+        !matches!(
+            fault.what,
+            FaultKind::Stampede | FaultKind::DoubleLoad | FaultKind::CutClients
+        )
     });
     if let (true, Some(fault)) = (is_external, own_only) {
         let what = fault.what;
@@ -270,20 +288,29 @@ fn check(case: &Case) -> Result<(), Refusal> {
                 "system.second_group and system.shim"
             }
             FaultKind::KillShim | FaultKind::RestartShim if !asked.shim => "system.shim",
-            FaultKind::KillRedis | FaultKind::StopRedis | FaultKind::CutRedis | FaultKind::SlowRedis
+            FaultKind::KillRedis
+            | FaultKind::StopRedis
+            | FaultKind::CutRedis
+            | FaultKind::SlowRedis
                 if is_embedded =>
             {
                 "system.store on Redis"
             }
             FaultKind::FailoverRedis
-                if !matches!(asked.store, StoreKind::RedisSentinel | StoreKind::RedisCluster) =>
+                if !matches!(
+                    asked.store,
+                    StoreKind::RedisSentinel | StoreKind::RedisCluster
+                ) =>
             {
                 "system.store = \"redis_sentinel\" or \"redis_cluster\""
             }
             FaultKind::CutClients if !asked.shim && asked.second_group => "system.shim",
             _ => continue,
         };
-        return Err(Refusal::usage(format!("faults: {:?} needs {needs}", fault.what)));
+        return Err(Refusal::usage(format!(
+            "faults: {:?} needs {needs}",
+            fault.what
+        )));
     }
     Ok(())
 }
@@ -309,10 +336,14 @@ fn trove(case: &Case) -> Result<PathBuf, Refusal> {
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Refusal> {
-    let host = address.strip_prefix("http://").ok_or_else(|| Refusal::usage(NO_ADDRESS))?;
+    let host = address
+        .strip_prefix("http://")
+        .ok_or_else(|| Refusal::usage(NO_ADDRESS))?;
     let host = host.trim_end_matches('/');
     let mut found = host
         .to_socket_addrs()
         .map_err(|error| Refusal::unreachable(format!("{NO_ADDRESS}: {host}: {error}")))?;
-    found.next().ok_or_else(|| Refusal::unreachable(format!("{host} has no address")))
+    found
+        .next()
+        .ok_or_else(|| Refusal::unreachable(format!("{host} has no address")))
 }

@@ -127,7 +127,11 @@ impl Processes {
     ///
     /// # Errors
     /// When there is none.
-    pub fn set_args(&self, name: &str, change: impl FnOnce(&mut [OsString])) -> Result<(), Refusal> {
+    pub fn set_args(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut [OsString]),
+    ) -> Result<(), Refusal> {
         let mut entries = self.lock();
         change(&mut find(&mut entries, name)?.spec.args);
         Ok(())
@@ -155,7 +159,8 @@ impl Processes {
             let entry = find(&mut entries, name)?;
             entry.wanted = false;
             let child = entry.child.as_ref().ok_or_else(|| not_running(name))?;
-            send(child, signal).map_err(|error| Refusal::unreachable(format!("{name}: {error}")))?;
+            send(child, signal)
+                .map_err(|error| Refusal::unreachable(format!("{name}: {error}")))?;
         }
         loop {
             {
@@ -193,7 +198,11 @@ impl Processes {
                 let mut entries = self.lock();
                 let entry = find(&mut entries, name)?;
                 let ended = match &mut entry.child {
-                    Some(child) => child.try_wait().ok().flatten().map(|status| status.to_string()),
+                    Some(child) => child
+                        .try_wait()
+                        .ok()
+                        .flatten()
+                        .map(|status| status.to_string()),
                     None => Some("it does not run".into()),
                 };
                 if ended.is_none() && began.elapsed() < PATIENCE {
@@ -237,7 +246,10 @@ impl Processes {
     pub fn ended_by_themselves(&self) -> Vec<(String, String)> {
         let mut ended = Vec::new();
         for entry in self.lock().iter_mut().filter(|entry| entry.wanted) {
-            let status = entry.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            let status = entry
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = status {
                 entry.child = None;
                 entry.wanted = false;
@@ -292,7 +304,10 @@ fn send(child: &Child, signal: Signal) -> std::io::Result<()> {
 fn launch(spec: &Spec) -> Result<Child, Refusal> {
     let failed = |error: std::io::Error| {
         let program = spec.program.to_string_lossy();
-        Refusal::unreachable(format!("{} ({program}) cannot be started: {error}", spec.name))
+        Refusal::unreachable(format!(
+            "{} ({program}) cannot be started: {error}",
+            spec.name
+        ))
     };
     let log = OpenOptions::new().create(true).append(true).open(&spec.log);
     let log = log.map_err(failed)?;

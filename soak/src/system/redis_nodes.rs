@@ -92,7 +92,9 @@ pub fn ask<T: FromRedisValue>(server: SocketAddr, words: &[&str]) -> Result<T, R
 #[must_use]
 pub fn info(server: SocketAddr, section: &str, field: &str) -> Option<String> {
     let text: String = ask(server, &["INFO", section]).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.map(|value| value.trim().to_owned())
 }
 
@@ -144,7 +146,12 @@ impl RedisNodes {
         Ok(all)
     }
 
-    fn wait_for(&self, processes: &Processes, nth: usize, node: SocketAddr) -> Result<Duration, Refusal> {
+    fn wait_for(
+        &self,
+        processes: &Processes,
+        nth: usize,
+        node: SocketAddr,
+    ) -> Result<Duration, Refusal> {
         let name = node_name(nth);
         processes.wait(&name, "answering", || {
             info(node, "persistence", "loading").is_some_and(|loading| loading == "0")
@@ -166,7 +173,10 @@ impl RedisNodes {
         }
         match self.kind {
             StoreKind::RedisSentinel => {
-                let _ = writeln!(text, "replica-announce-ip 127.0.0.1\nreplica-announce-port {own}");
+                let _ = writeln!(
+                    text,
+                    "replica-announce-ip 127.0.0.1\nreplica-announce-port {own}"
+                );
                 if nth > 0 {
                     let _ = writeln!(text, "replicaof 127.0.0.1 {}", self.reached[0].port());
                 }
@@ -200,10 +210,12 @@ impl RedisNodes {
                 let mut text = format!(
                     "bind 127.0.0.1\nport {}\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {} 2\n\
                      sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n\
-                     sentinel failover-timeout {MASTER} 5000\nsentinel parallel-syncs {MASTER} 1\n",
+                     sentinel failover-timeout {MASTER} 5000\nsentinel parallel-syncs {MASTER} 1\n\
+                     sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n",
                     at.port(),
                     home.display(),
-                    self.reached[0].port()
+                    self.reached[0].port(),
+                    at.port()
                 );
                 if is_on_roads {
                     let [a, b, c, d] = INNER_ADDRESS;
@@ -244,18 +256,27 @@ impl RedisNodes {
                 .args(self.nodes.iter().map(ToString::to_string))
                 .args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"])
                 .output()
-                .map_err(|error| Refusal::unreachable(format!("redis-cli: {error}; install redis-tools")))?;
+                .map_err(|error| {
+                    Refusal::unreachable(format!("redis-cli: {error}; install redis-tools"))
+                })?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stdout);
                 let last = said.lines().last().unwrap_or_default();
-                return Err(Refusal::unreachable(format!("no cluster came about: {last}")));
+                return Err(Refusal::unreachable(format!(
+                    "no cluster came about: {last}"
+                )));
             }
         }
         wait_until("the cluster to serve all slots", serves)?;
         let wanted = CLUSTER_PRIMARIES as usize * replicas as usize;
         wait_until("the cluster's replicas to follow", || {
             let role = |node: &SocketAddr| info(*node, "replication", "master_link_status");
-            self.nodes.iter().filter_map(role).filter(|status| status == "up").count() >= wanted
+            self.nodes
+                .iter()
+                .filter_map(role)
+                .filter(|status| status == "up")
+                .count()
+                >= wanted
         })
         .map(drop)
     }
@@ -305,7 +326,8 @@ impl RedisNodes {
     /// Whether a server follows a primary and has caught up.
     #[must_use]
     pub fn follows(&self, nth: usize) -> bool {
-        info(self.nodes[nth], "replication", "master_link_status").is_some_and(|status| status == "up")
+        info(self.nodes[nth], "replication", "master_link_status")
+            .is_some_and(|status| status == "up")
     }
 }
 
@@ -346,7 +368,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duratio
     let began = Instant::now();
     while !holds() {
         if began.elapsed() > PATIENCE {
-            return Err(Refusal::unreachable(format!("{what}: not within {PATIENCE:?}")));
+            return Err(Refusal::unreachable(format!(
+                "{what}: not within {PATIENCE:?}"
+            )));
         }
         std::thread::sleep(LOOK_AGAIN);
     }

@@ -91,7 +91,11 @@ async fn serve(
         match accepted {
             Ok((near, peer)) => {
                 let is_inner = inner.is_some_and(|inner| peer.ip() == IpAddr::V4(inner));
-                let traffic = if is_inner { flows.clone() } else { seen.clone() };
+                let traffic = if is_inner {
+                    flows.clone()
+                } else {
+                    seen.clone()
+                };
                 tokio::spawn(connect(near, to, traffic));
             }
             // No descriptor is free: those that end give some back.
@@ -103,7 +107,11 @@ async fn serve(
 async fn connect(near: TcpStream, to: SocketAddr, traffic: watch::Receiver<Traffic>) {
     let mut waits = traffic.clone();
     // During a cut not even a connection comes about.
-    if waits.wait_for(|traffic| *traffic != Traffic::Cut).await.is_err() {
+    if waits
+        .wait_for(|traffic| *traffic != Traffic::Cut)
+        .await
+        .is_err()
+    {
         return;
     }
     let Ok(far) = TcpStream::connect(to).await else {
@@ -181,7 +189,7 @@ mod tests {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut back = stream.try_clone().expect("the same");
                 let mut stream = stream;
-                std::thread::spawn(move || std::io::copy(&mut stream, &mut back));
+                std::thread::spawn(move || io::copy(&mut stream, &mut back));
             }
         });
         address

@@ -40,7 +40,9 @@ impl System {
         for name in &names {
             self.start_instance(name)?;
         }
-        names.iter().try_for_each(|name| self.wait_ready(name).map(drop))
+        names
+            .iter()
+            .try_for_each(|name| self.wait_ready(name).map(drop))
     }
 
     fn start_instance(&self, name: &str) -> Result<(), Refusal> {
@@ -91,7 +93,9 @@ impl System {
         }
         self.processes.start(self.spec(SHIM, &args, address, ops))?;
         self.wait_ready(SHIM)?;
-        instances(&self.case, &live).iter().try_for_each(|name| self.wait_used(name))
+        instances(&self.case, &live)
+            .iter()
+            .try_for_each(|name| self.wait_used(name))
     }
 
     fn spec(&self, name: &str, args: &[&str], address: SocketAddr, ops: SocketAddr) -> Spec {
@@ -112,7 +116,10 @@ impl System {
 
     fn addresses(&self, name: &str) -> Result<(SocketAddr, SocketAddr), Refusal> {
         let mut state = self.state();
-        Ok((state.address(name, None)?, state.address(&format!("{name}-ops"), None)?))
+        Ok((
+            state.address(name, None)?,
+            state.address(&format!("{name}-ops"), None)?,
+        ))
     }
 
     /// Waits until a process says that it is ready, and the shim, where there is one, passes requests on to it.
@@ -122,8 +129,10 @@ impl System {
     pub fn wait_ready(&self, name: &str) -> Result<Duration, Refusal> {
         let client = Client::new(ANSWER_WAIT);
         let address = self.processes.one(name).map(|one| one.address);
-        let address = address.ok_or_else(|| Refusal::unreachable(format!("{name} does not run")))?;
-        self.processes.wait(name, "ready", || client.is_ready(address))
+        let address =
+            address.ok_or_else(|| Refusal::unreachable(format!("{name} does not run")))?;
+        self.processes
+            .wait(name, "ready", || client.is_ready(address))
     }
 
     /// Waits until the shim uses an instance; at once where there is no shim.
@@ -150,12 +159,17 @@ impl System {
     ///
     /// # Errors
     /// When it does not come back.
-    pub fn restart(&self, name: &str, signal: rustix::process::Signal) -> Result<Duration, Refusal> {
+    pub fn restart(
+        &self,
+        name: &str,
+        signal: rustix::process::Signal,
+    ) -> Result<Duration, Refusal> {
         let began = std::time::Instant::now();
         self.processes.end(name, signal)?;
         if name == SHIM {
             // It begins with the group that is live now.
-            self.processes.set_args(name, |args| self.live_first(args))?;
+            self.processes
+                .set_args(name, |args| self.live_first(args))?;
         }
         self.processes.start_again(name)?;
         self.wait_ready(name)?;
@@ -178,16 +192,25 @@ impl System {
         let output = self.trove_says(&["shim", "switch", group, "--ops", &ops.to_string()])?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Refusal::unreachable(format!("trove shim switch: {}", said.trim())));
+            return Err(Refusal::unreachable(format!(
+                "trove shim switch: {}",
+                said.trim()
+            )));
         }
         self.state().set_live(group)?;
-        instances(&self.case, group).iter().try_for_each(|name| self.wait_used(name))
+        instances(&self.case, group)
+            .iter()
+            .try_for_each(|name| self.wait_used(name))
     }
 
     /// The upstreams of a shim's arguments in an order in which the live group is the first.
     fn live_first(&self, args: &mut [OsString]) {
         let live = format!("{}=", self.live_group());
-        let is_group = |arg: &OsString| GROUPS.iter().any(|group| arg.to_string_lossy().starts_with(&format!("{group}=")));
+        let is_group = |arg: &OsString| {
+            GROUPS
+                .iter()
+                .any(|group| arg.to_string_lossy().starts_with(&format!("{group}=")))
+        };
         let is_live = |arg: &OsString| arg.to_string_lossy().starts_with(&live);
         let first = args.iter().position(is_group);
         let wanted = args.iter().position(is_live);
@@ -204,7 +227,10 @@ fn settings(case: &Case) -> BTreeMap<String, String> {
         toml::Value::Array(items) => {
             let items: Vec<String> = items
                 .iter()
-                .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+                .map(|item| {
+                    item.as_str()
+                        .map_or_else(|| item.to_string(), str::to_owned)
+                })
                 .collect();
             items.join(",")
         }
