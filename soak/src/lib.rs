@@ -2,6 +2,8 @@
 //!
 //! - [`case`]: what is to be run, a TOML file; everything else is computed from it.
 //! - [`record`]: what a run writes down as it goes, one JSON object a line; the verdict and the report read only that.
+//! - [`generator`]: users, on one event loop, by an open schedule.
+//! - [`checker`]: holds every answer against what its user knows.
 //! - [`books`]: what clients were told, on disk, so that the ledger can be held against it at the end.
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
 //! - [`resources`]: what every process costs over time, and whether something leaks.
@@ -10,6 +12,7 @@
 
 pub mod books;
 pub mod case;
+pub mod checker;
 pub mod faults;
 pub mod generator;
 pub mod record;
