@@ -8,6 +8,7 @@
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
 //! - [`resources`]: what every process costs over time, and whether something leaks.
 //! - [`faults`]: what is broken on purpose. [`run`]: from the first line to the verdict, and its resumption.
+//! - [`verdict`]: what a run is worth, from its record alone.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;

@@ -136,7 +136,7 @@ impl Scene {
     fn inject(&self, due: &Due, events: &SyncSender<Event>) -> bool {
         let fault = &due.fault;
         let began = self.clock.now();
-        let begins = format!("{} begins", named(fault.what));
+        let begins = format!("{} begins", fault.what.as_str());
         if events.send(Event::Begins(begins)).is_err() {
             return true;
         }
@@ -153,7 +153,7 @@ impl Scene {
             }
             Err(refusal) => Event::NotDone(format!(
                 "{} at {:.1} s: {refusal}",
-                named(fault.what),
+                fault.what.as_str(),
                 began.as_secs_f64()
             )),
         };
@@ -190,14 +190,6 @@ impl Scene {
             }
         }
     }
-}
-
-/// A kind as case files write it.
-#[must_use]
-pub fn named(what: FaultKind) -> String {
-    let name = serde_json::to_value(what).ok();
-    name.and_then(|name| name.as_str().map(str::to_owned))
-        .unwrap_or_default()
 }
 
 pub(crate) fn seen(target: impl Into<String>, note: impl Into<String>) -> Seen {

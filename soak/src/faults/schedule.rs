@@ -1,6 +1,6 @@
 //! When the faults of a case are due, by the run's clock.
 
-use super::{mark, named, seen};
+use super::{mark, seen};
 use crate::case::{Case, Fault, FaultKind};
 use crate::record::FaultMark;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub fn after(dues: Vec<Due>, from: Duration, marks: &[FaultMark]) -> (Vec<Due>, 
         }
         let note = format!(
             "{}: the harness ended before it was over",
-            named(due.fault.what)
+            due.fault.what.as_str()
         );
         interrupted.push(mark(&due.fault, due.at, from, seen("", note)));
     }

@@ -1,6 +1,8 @@
 //! Reading and writing records: a line at a time, and an unfinished last line is no line.
 
 use super::Histogram;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -14,10 +16,11 @@ pub const LINE_BYTES_MAX: u64 = 4 << 20;
 /// The greatest value of a histogram: an hour in microseconds.
 pub const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// The records of a file, one after the other. A missing file has none; a last line that is cut off is left out.
+/// The records of a file, one after the other. A missing file has none; a last line that is cut off is left out. A line that is
+/// no such record is skipped and counted: each crash of the harness may have left one.
 ///
 /// # Errors
-/// The file cannot be opened. Reading it yields an error where a line in its middle is no such record.
+/// The file cannot be opened, or read.
 pub fn read_lines<T: DeserializeOwned>(path: &Path) -> io::Result<Lines<T>> {
     let file = match File::open(path) {
         Ok(file) => Some(BufReader::new(file)),
@@ -26,8 +29,7 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> io::Result<Lines<T>> {
     };
     Ok(Lines {
         file,
-        name: path.display().to_string(),
-        line: 0,
+        skipped: 0,
         bytes: Vec::new(),
         of: PhantomData,
     })
@@ -37,29 +39,34 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> io::Result<Lines<T>> {
 #[derive(Debug)]
 pub struct Lines<T> {
     file: Option<BufReader<File>>,
-    name: String,
-    line: u64,
+    skipped: u64,
     bytes: Vec<u8>,
     of: PhantomData<T>,
 }
 
 impl<T: DeserializeOwned> Lines<T> {
     fn read(&mut self) -> io::Result<Option<T>> {
-        let Some(file) = &mut self.file else {
-            return Ok(None);
-        };
-        self.bytes.clear();
-        self.line += 1;
-        let read = io::Read::take(file, LINE_BYTES_MAX).read_until(b'\n', &mut self.bytes)?;
-        if read == 0 || self.bytes.last() != Some(&b'\n') {
-            self.file = None;
-            return Ok(None);
+        loop {
+            let Some(file) = &mut self.file else {
+                return Ok(None);
+            };
+            self.bytes.clear();
+            let read = io::Read::take(file, LINE_BYTES_MAX).read_until(b'\n', &mut self.bytes)?;
+            if read == 0 || self.bytes.last() != Some(&b'\n') {
+                self.file = None;
+                return Ok(None);
+            }
+            match serde_json::from_slice(&self.bytes) {
+                Ok(record) => return Ok(Some(record)),
+                Err(_) => self.skipped += 1,
+            }
         }
-        serde_json::from_slice(&self.bytes)
-            .map(Some)
-            .map_err(|error| {
-                io::Error::other(format!("{}, line {}: {error}", self.name, self.line))
-            })
+    }
+
+    /// How many lines were no records, so far.
+    #[must_use]
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
     }
 }
 
@@ -98,8 +105,7 @@ impl Histogram {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let bytes = base64::Engine::decode(&base64::prelude::BASE64_STANDARD, &self.0)
-            .map_err(io::Error::other)?;
+        let bytes = STANDARD.decode(&self.0).map_err(io::Error::other)?;
         Deserializer::new()
             .deserialize(&mut bytes.as_slice())
             .map(Some)

@@ -351,12 +351,7 @@ impl Run<'_> {
                     self.status = text;
                 }
                 Event::Done(mark) => {
-                    self.status = format!(
-                        "{} {}: {}",
-                        faults::named(mark.what),
-                        mark.target,
-                        mark.note
-                    );
+                    self.status = format!("{} {}: {}", mark.what.as_str(), mark.target, mark.note);
                     self.records.append(files::FAULTS, &mark)?;
                 }
                 Event::NotDone(text) => {
