@@ -20,6 +20,12 @@ impl Clock {
         }
     }
 
+    /// When it was started.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
     /// The run's time.
     #[must_use]
     pub fn now(&self) -> Duration {

@@ -150,7 +150,7 @@ fn segment(
         sampler: Sampler::new(point.segment),
         reconciler: Reconciler::new(case.bounds.reconcile_ratio, Vec::new()),
         clock: Clock::starting_at(Duration::from_millis(point.at_ms)),
-        behind: Duration::MAX,
+        behind: Duration::ZERO,
         status: String::new(),
         breaking: false,
         broken: false,
@@ -209,7 +209,8 @@ struct Run<'a> {
     reconciler: Reconciler,
     ops: Vec<SocketAddr>,
     clock: Clock,
-    /// How far the generator's clock is behind this one: the least that was seen.
+    /// How far the generator's clock is behind this one, at most: the least time that an interval took to be heard of, and no
+    /// more than the generator took to start.
     behind: Duration,
     status: String,
     /// Whether a fault is under way.
@@ -245,6 +246,8 @@ impl Run<'_> {
         self.records.append(files::RUN, &begins)?;
         let handle = generator::start(plan, Box::new(books), sender)
             .map_err(|error| Refusal::unreachable(format!("the generator: {error}")))?;
+        // It made its users ready in this time, and its clock begins after that.
+        self.behind = Instant::now().saturating_duration_since(self.clock.began());
         let (events_in, events) = sync_channel(CHANNEL);
         let (orders_in, orders) = sync_channel(CHANNEL);
         let injector = Injector::start(

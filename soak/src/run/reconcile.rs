@@ -117,7 +117,7 @@ pub struct Outcome {
     pub invalid: Vec<String>,
 }
 
-/// What lies at an interval's edges.
+/// What lies at an interval's edges, as a group of processes is concerned.
 struct Edges {
     length_s: f64,
     /// How long after the end of the interval before it, and of this one, the system was asked.
@@ -125,7 +125,6 @@ struct Edges {
     asked_now_s: f64,
     /// Requests that the shim sent twice.
     retries: f64,
-    under_way_now: BTreeMap<Kind, u64>,
 }
 
 impl Reconciler {
@@ -158,16 +157,20 @@ impl Reconciler {
                 .push("nobody was asked what the system counted".into());
             return outcome;
         }
-        let latest = |asked: &BTreeMap<String, f64>| asked.values().copied().fold(0.0, f64::max);
-        let edges = Edges {
-            length_s: interval.to_ms.saturating_sub(interval.from_ms) as f64 / 1000.0,
-            asked_before_s: latest(&self.asked_after_s),
-            asked_now_s: latest(&asked_after_s),
-            retries: self.since(&told, SHIM, "trove_shim_retries_total", &[""]),
-            under_way_now: under_way,
+        let latest = |asked: &BTreeMap<String, f64>, group: &str| {
+            let of_group = asked.iter().filter(|(name, _)| name.starts_with(group));
+            of_group.map(|(_, after)| *after).fold(0.0, f64::max)
         };
-        let late = edges.asked_before_s.max(edges.asked_now_s);
-        if late > edges.length_s * LATE_SHARE_MAX {
+        let length_s = interval.to_ms.saturating_sub(interval.from_ms) as f64 / 1000.0;
+        let retries = self.since(&told, SHIM, "trove_shim_retries_total", &[""]);
+        let edges = |group: &str| Edges {
+            length_s,
+            asked_before_s: latest(&self.asked_after_s, group),
+            asked_now_s: latest(&asked_after_s, group),
+            retries,
+        };
+        let late = latest(&asked_after_s, "");
+        if late > length_s * LATE_SHARE_MAX {
             outcome.invalid.push(format!(
                 "the system's counts were read {late:.2} s after the interval's end: too late to compare"
             ));
@@ -176,12 +179,13 @@ impl Reconciler {
         let shim_is_whole = has_shim && !self.is_partial(&told, SHIM);
         let servers_are_whole = !self.is_partial(&told, SERVERS);
         let mut compare = |group: &str, pairs: &[Pair], is_whole: bool| {
+            let edges = edges(group);
             for pair in pairs {
                 let count = self.since(&told, group, pair.series, pair.routes);
                 outcome
                     .counted
                     .insert(format!("{group}/{}", pair.what), count);
-                let wrong = self.compare(interval, pair, (count, is_whole), &edges);
+                let wrong = self.compare(interval, pair, (count, is_whole), &edges, &under_way);
                 let text = |bounds| format!("{}: {group} counted {count}, {bounds}", pair.what);
                 outcome.invalid.extend(wrong.map(text));
             }
@@ -213,7 +217,7 @@ impl Reconciler {
         }
         self.told = told;
         self.asked_after_s = asked_after_s;
-        self.under_way = edges.under_way_now;
+        self.under_way = under_way;
         self.finds = interval.finds;
         outcome
     }
@@ -226,6 +230,7 @@ impl Reconciler {
         pair: &Pair,
         (count, is_whole): (f64, bool),
         edges: &Edges,
+        under_way: &BTreeMap<Kind, u64>,
     ) -> Option<String> {
         let counts = pair
             .kinds
@@ -249,7 +254,7 @@ impl Reconciler {
             0.0
         };
         let slack = SLACK + sent * self.ratio + failures;
-        let least = sent - of(&edges.under_way_now) - rate * edges.asked_before_s - slack;
+        let least = sent - of(under_way) - rate * edges.asked_before_s - slack;
         let most = sent + of(&self.under_way) + rate * edges.asked_now_s + edges.retries + slack;
         let is_wrong = (is_whole && count < least) || count > most;
         is_wrong.then(|| format!("{sent} were sent: it must lie between {least:.0} and {most:.0}"))

@@ -38,7 +38,7 @@ pub fn case(name: &str, duration: &str, more: &str) -> Case {
         duration = "{duration}"
         warmup = "1s"
         settle = "12s"
-        interval = "1s"
+        interval = "2s"
         window = "5s"
         [load]
         users = 40
@@ -46,7 +46,7 @@ pub fn case(name: &str, duration: &str, more: &str) -> Case {
         [behaviour]
         poll_interval = "300ms"
         heartbeat_interval = "100ms"
-        find_interval = "1s"
+        find_interval = "2s"
         history_interval = "5s"
         catalogue_interval = "5s"
         timeout = "5s"
