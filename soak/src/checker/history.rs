@@ -1,6 +1,8 @@
 //! Checks of a page of history, which tells when each credit was made.
 
+use super::wallet::Wallet;
 use super::{Checker, kind};
+use crate::books::{Told, ids};
 use serde::Deserialize;
 use std::borrow::Cow;
 
@@ -20,6 +22,8 @@ struct HistoryEntry<'a> {
     find: Option<Cow<'a, str>>,
     #[serde(default)]
     found_at: Option<u64>,
+    #[serde(default)]
+    coins: i64,
     #[serde(borrow, default)]
     reason: Option<Cow<'a, str>>,
 }
@@ -27,7 +31,7 @@ struct HistoryEntry<'a> {
 impl Checker {
     /// A page of the newest entries. It says nothing of the cursor: between the two the store's history may have been cut,
     /// which the next poll tells.
-    pub fn looked_back(&mut self, user: u32, body: &[u8]) {
+    pub fn looked_back(&mut self, user: u32, wallet: &mut Wallet, body: &[u8]) {
         let page: Page<'_> = match serde_json::from_slice(body) {
             Ok(page) => page,
             Err(error) => {
@@ -69,6 +73,43 @@ impl Checker {
                     }
                 }
                 _ => {}
+            }
+        }
+        if std::mem::take(&mut wallet.looks_back) {
+            self.learn_fates(user, wallet, &page);
+        }
+    }
+
+    /// What became of open finds, as far as the cursor: what came later the next polls tell.
+    fn learn_fates(&mut self, user: u32, wallet: &mut Wallet, page: &Page<'_>) {
+        let Some(cursor) = wallet.cursor else { return };
+        for entry in page.entries.iter().filter(|entry| entry.seq <= cursor.seq) {
+            let told = match &*entry.kind {
+                "credit" | "reinstatement" => Told::Credited,
+                "expiry" => Told::Expired,
+                _ => continue,
+            };
+            let (Some(id), Some(found_at)) = (&entry.find, entry.found_at) else {
+                continue;
+            };
+            let Some(number) = ids::find_number(id) else {
+                continue;
+            };
+            let Some(open) = wallet.finish(number) else {
+                continue;
+            };
+            match told {
+                Told::Credited => self.counts.credits += 1,
+                _ => self.counts.expiries += 1,
+            }
+            let coins = u64::try_from(entry.coins).unwrap_or(0);
+            self.same_coins(user, open.coins, coins, id);
+            self.enter(user, number, told, (coins, found_at, entry.seq));
+        }
+        if page.entries.last().is_some_and(|entry| entry.seq > 1) {
+            // There is more than a page. What is still open is left to the books.
+            for open in wallet.open_mut() {
+                open.lost = true;
             }
         }
     }

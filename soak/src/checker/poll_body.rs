@@ -205,7 +205,7 @@ mod tests {
         let spaced = BODY
             .replace(",\"", ", \"")
             .replace("\"h\"", "\"\\u0068\"")
-            .replace(",\"gap\":true", "")
+            .replace(", \"gap\":true", "")
             .replacen('{', "{\"gap\":true,\"new\":[1],", 1);
         assert_eq!(known_shape(spaced.as_bytes()), None);
         assert_eq!(read(spaced.as_bytes()).unwrap(), {

@@ -16,13 +16,6 @@ pub struct Asked {
     pub sent_ms: u64,
 }
 
-/// What an answer told of, that is to be acted on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Learnt {
-    /// Entries were left out, or the history was cut: the user should look at its history.
-    pub look_back: bool,
-}
-
 /// How an answer relates to what the user knew.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
@@ -77,20 +70,20 @@ impl Checker {
         }
     }
 
-    /// A 200. Takes its body.
-    pub fn polled(&mut self, user: u32, wallet: &mut Wallet, asked: Asked, body: &[u8]) -> Learnt {
+    /// A 200. Takes its body. Sets `looks_back` where entries may have been left out.
+    pub fn polled(&mut self, user: u32, wallet: &mut Wallet, asked: Asked, body: &[u8]) {
         let poll = match poll_body::read(body) {
             Ok(poll) => poll,
             Err(error) => {
                 self.found(user, kind::MALFORMED, format!("a poll's body: {error}"));
-                return Learnt::default();
+                return;
             }
         };
         // A user of a number is of a name: compared without making the name.
         if ids::user_of(&poll.player) != Some(user) || poll.hunt != self.hunt {
             let text = format!("told of {} in {}", poll.player, poll.hunt);
             self.found(user, kind::WRONG_PLAYER, text);
-            return Learnt::default();
+            return;
         }
         self.learn_clock(poll.server_time);
         let sum = poll.finds.iter().map(|find| find.coins).sum::<u64>();
@@ -102,10 +95,10 @@ impl Checker {
             // From memory: true of some moment, so nothing follows from it. What it shows will be shown again, since the next
             // poll names the same cursor as this one.
             self.counts.stale += 1;
-            return Learnt::default();
+            return;
         }
         let Some(relation) = self.relate(user, wallet, &poll, sum) else {
-            return Learnt::default();
+            return;
         };
         wallet.cursor = Some(poll.cursor);
         wallet.balance = poll.balance;
@@ -115,12 +108,14 @@ impl Checker {
         for find in &poll.expired {
             self.expired(user, wallet, find, &poll, relation);
         }
+        if relation != Relation::Complete && !wallet.open().is_empty() {
+            wallet.looks_back = true;
+        }
         if poll.pending == 0 {
             self.had_to_credit(wallet, self.server_time_least(asked.sent_ms));
-            self.look_for_lost(user, wallet, poll.server_time);
-        }
-        Learnt {
-            look_back: poll.gap || poll.reset,
+            if !wallet.looks_back {
+                self.look_for_lost(user, wallet, poll.server_time);
+            }
         }
     }
 
@@ -192,13 +187,7 @@ impl Checker {
         };
         self.counts.credits += 1;
         self.enter(user, number, Told::Credited, facts);
-        if open.coins != find.coins {
-            let text = format!(
-                "{} credited with {} coins, sent with {}",
-                find.id, find.coins, open.coins
-            );
-            self.found(user, kind::COINS, text);
-        }
+        self.same_coins(user, open.coins, find.coins, &find.id);
         if open.is_acknowledged() && open.found_at != find.found_at {
             let text = format!(
                 "{} found at {}, acknowledged at {}",
@@ -242,13 +231,7 @@ impl Checker {
         };
         self.counts.expiries += 1;
         self.enter(user, number, Told::Expired, facts);
-        if open.coins != find.coins {
-            let text = format!(
-                "{} expired with {} coins, sent with {}",
-                find.id, find.coins, open.coins
-            );
-            self.found(user, kind::COINS, text);
-        }
+        self.same_coins(user, open.coins, find.coins, &find.id);
         let unlawful = match find.reason.as_deref() {
             // The first millisecond after the window is the earliest.
             Some("window" | "store_outage")
@@ -265,6 +248,13 @@ impl Checker {
         if let Some(how) = unlawful {
             let text = format!("{} found at {} expired {how}", find.id, find.found_at);
             self.found(user, kind::EXPIRED_UNLAWFULLY, text);
+        }
+    }
+
+    pub(super) fn same_coins(&mut self, user: u32, sent: u64, told: u64, id: &str) {
+        if sent != told {
+            let text = format!("{id} told with {told} coins, sent with {sent}");
+            self.found(user, kind::COINS, text);
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Wallet {
     pub cursor: Option<Cursor>,
     /// The balance at that cursor.
     pub balance: u64,
+    /// Entries before the cursor may not have been told: a page of history has to tell what became of open finds.
+    pub looks_back: bool,
     open: Vec<Open>,
     recent: [u64; RECENT],
     recent_next: u8,

@@ -42,6 +42,9 @@ pub struct Requests {
     template: Option<(String, Option<String>)>,
 }
 
+/// Entries of a page of history.
+const HISTORY_LIMIT: u32 = 200;
+
 const AUTHORIZATION: &[u8] = b"Authorization: Bearer ";
 
 impl Requests {
@@ -61,7 +64,9 @@ impl Requests {
             poll: head(&format!("GET /treasure/{hunt}")),
             heartbeat: head("POST /heartbeat"),
             heartbeat_end: heartbeat_end(heartbeat_bytes),
-            history: head(&format!("GET /treasure/{hunt}/history")),
+            history: head(&format!(
+                "GET /treasure/{hunt}/history?limit={HISTORY_LIMIT}"
+            )),
             catalogue: [head(&format!("GET /hunts/{hunt}")), b"\r\n".to_vec()].concat(),
             treasures,
             template: (!template.is_empty()).then(|| match template.split_once("{player}") {

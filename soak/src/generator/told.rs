@@ -11,6 +11,8 @@ use crate::checker::finds::{Fate, Find};
 
 /// A player who abandons a find comes back this long after its window.
 const ABANDON_EXTRA_US: u64 = 1_500_000;
+/// After how long a user looks at its history where a poll has left out entries.
+const LOOK_BACK_US: u64 = 1_000_000;
 /// Of so many finds of a user one is of a treasure that can be found once, as long as there are some.
 const ONCE_OF: usize = 8;
 /// Of so many finds in bulk one is of coins without a treasure.
@@ -139,7 +141,10 @@ impl Engine {
             (Kind::Poll, _) => self.tell_poll(number, exchange, head, body),
             (Kind::Find, Some(find)) => self.tell_find(number, find, head, body, now_us),
             (Kind::BulkFind, _) => self.tell_bulk(status, body),
-            (Kind::History, _) if status == 200 => self.checker.looked_back(number, body),
+            (Kind::History, _) if status == 200 => {
+                let wallet = &mut self.users[number as usize].wallet;
+                self.checker.looked_back(number, wallet, body);
+            }
             _ => {}
         }
         failure
@@ -153,11 +158,12 @@ impl Engine {
                 .checker
                 .not_modified(number, wallet, asked, head.cursor, head.stale),
             200 => {
-                let learnt = self.checker.polled(number, wallet, asked, body);
-                if learnt.look_back {
+                self.checker.polled(number, wallet, asked, body);
+                if wallet.looks_back && !self.template {
                     // Soon, and once; the schedule's own looks come an interval after it.
-                    let soon_us = exchange.sent_us + 1_000_000;
-                    self.user(number).schedule.set(Kind::History, soon_us);
+                    let soon_us = exchange.sent_us + LOOK_BACK_US;
+                    let schedule = &mut self.user(number).schedule;
+                    schedule.advance(Kind::History, soon_us);
                 }
             }
             _ => {}
