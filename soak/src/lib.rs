@@ -9,6 +9,7 @@
 //! - [`resources`]: what every process costs over time, and whether something leaks.
 //! - [`faults`]: what is broken on purpose. [`run`]: from the first line to the verdict, and its resumption.
 //! - [`verdict`]: what a run is worth, from its record alone.
+//! - [`report`]: a page of a run, and a comparison of two.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
@@ -18,6 +19,7 @@ pub mod faults;
 pub mod generator;
 pub mod record;
 pub mod refusal;
+pub mod report;
 pub mod resources;
 pub mod run;
 pub mod system;

@@ -180,6 +180,7 @@ fn segment(
     )?;
     system.processes.end_all();
     drop(system);
+    crate::report::html(dir, None).map_err(|error| at(dir, &error))?;
     crate::verdict::judge(dir).map_err(|error| at(dir, &error))
 }
 

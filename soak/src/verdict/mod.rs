@@ -11,7 +11,8 @@ mod leaks;
 mod speed;
 
 pub use leaks::{LEAKABLE, LeakVerdict};
-pub use speed::{AllowanceVerdict, ObjectiveVerdict};
+pub use speed::{AllowanceVerdict, Failed, ObjectiveVerdict};
+pub(crate) use speed::{at, empty, ms};
 
 use crate::case::Case;
 use crate::record::{End, FaultMark, Finding, Interval, Phase, Sample, Segment, files, read_lines};
