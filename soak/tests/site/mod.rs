@@ -1,6 +1,9 @@
 //! What the harness's tests share: cases, the `trove` that they test, a look at processes.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // Each test binary uses its part.
 
+pub mod harness;
+pub mod liar;
+
 use soak::case::Case;
 use std::path::{Path, PathBuf};
 use std::process::Command;
