@@ -97,6 +97,9 @@ pub struct Interval {
     pub counted: BTreeMap<String, f64>,
     /// Why this interval has no verdict; empty: it has.
     pub invalid: Vec<String>,
+    /// What could not be compared, though that is no fault of the harness: a killed server's last counts.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// What part of a run.

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to tell its metrics; one that is stopped does not, and must not hold up the others.
-const METRICS_WAIT: Duration = Duration::from_millis(500);
+/// How long a process may take to tell its metrics; one that is stopped never does.
+const METRICS_WAIT: Duration = Duration::from_secs(1);
 /// What the feeds hold is looked at once in so many intervals.
 const FEEDS_EVERY: u32 = 6;
 /// Which keys are feeds (streams) is looked up once in so many intervals, by scanning the keys: there are few, they stay,
@@ -65,7 +65,7 @@ impl Sampler {
         }
     }
 
-    /// What servers and the shim tell now: the shim first, because it counts the most.
+    /// What servers and the shim tell now.
     #[must_use]
     pub fn tell(&self, system: &System, external: &[SocketAddr]) -> Vec<Told> {
         let mut asked: Vec<(String, u32, SocketAddr)> = system
@@ -74,7 +74,6 @@ impl Sampler {
             .into_iter()
             .filter_map(|one| Some((one.name, one.incarnation, one.ops?)))
             .collect();
-        asked.sort_by_key(|(name, ..)| name != crate::system::servers::SHIM);
         for (nth, ops) in external.iter().enumerate() {
             // The first one is the shim's, by the case's definition.
             let name = if nth == 0 {
@@ -84,19 +83,27 @@ impl Sampler {
             };
             asked.push((name, 0, *ops));
         }
-        asked
-            .into_iter()
-            .map(|(process, incarnation, ops)| {
-                let counters = Counters::read(&self.client, ops).ok();
-                let at = Instant::now();
-                Told {
-                    process,
-                    incarnation,
-                    at,
-                    counters,
-                }
-            })
-            .collect()
+        // At once, so that one that is slow or stopped makes no other's counts late.
+        std::thread::scope(|scope| {
+            let asking: Vec<_> = asked
+                .into_iter()
+                .map(|(process, incarnation, ops)| {
+                    scope.spawn(move || {
+                        let counters = Counters::read(&self.client, ops).ok();
+                        Told {
+                            process,
+                            incarnation,
+                            at: Instant::now(),
+                            counters,
+                        }
+                    })
+                })
+                .collect();
+            asking
+                .into_iter()
+                .filter_map(|one| one.join().ok())
+                .collect()
+        })
     }
 
     /// A sample of every process, the harness among them.

@@ -1,7 +1,8 @@
 //! The hunt that users play, and their tokens, both made by the product's own commands.
 
 use super::System;
-use crate::case::FaultKind;
+use crate::books::ids::PLAYER_PREFIX;
+use crate::generator::{self, Treasure};
 use crate::refusal::Refusal;
 use serde_json::json;
 use std::process::{Command, Output, Stdio};
@@ -9,25 +10,12 @@ use std::time::Duration;
 
 /// How many treasures of each kind a hunt has. Coins differ, so that one credited for another is noticed.
 const TREASURES: u64 = 64;
-/// What players' names begin with: users are `u1`, `u2` …
-pub const PLAYER_PREFIX: &str = "u";
 /// Tokens are valid so much longer than the run, for its beginning, its end and what comes between resumptions.
 const TOKEN_EXTRA: Duration = Duration::from_secs(24 * 3600);
 /// The longest validity that `trove token` gives.
 const TOKEN_TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What can be found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Treasure {
-    /// Its id.
-    pub id: String,
-    /// What it is worth.
-    pub coins: u64,
-    /// Whether a player can find it again and again, with an id for each find.
-    pub repeatable: bool,
-}
-
-/// The hunt's treasures, repeatable ones first.
+/// The hunt's treasures, repeatable ones first; named as the books want it ([`crate::books::ids`]).
 #[must_use]
 pub fn treasures() -> Vec<Treasure> {
     let of = |repeatable: bool| {
@@ -93,24 +81,12 @@ impl System {
         self.state().set_hunt(&hunt)
     }
 
-    /// How many users there can be at a time.
-    pub(crate) fn users_max(&self) -> u32 {
-        let doubles = self
-            .case
-            .faults
-            .iter()
-            .any(|fault| fault.what == FaultKind::DoubleLoad);
-        self.case
-            .load
-            .users
-            .saturating_mul(if doubles { 2 } else { 1 })
-    }
-
     /// Tokens of the users, `u1` first.
     pub(crate) fn tokens(&self) -> Result<Vec<String>, Refusal> {
         let lasts = self.case.duration.saturating_mul(2) + TOKEN_EXTRA;
         let ttl = format!("{}s", lasts.min(TOKEN_TTL_MAX).as_secs());
-        let count = self.users_max().to_string();
+        let (users, _) = generator::users_max(&self.case);
+        let count = users.to_string();
         let text = self.must(&[
             "token",
             "--count",

@@ -106,6 +106,7 @@ impl System {
             system
                 .state()
                 .take_keys(key("TROVE_TOKEN_KEY"), key("TROVE_ADMIN_KEY"))?;
+            system.store_url = key("TROVE_STORE__URL");
         }
         if case.system.url_template.is_empty() {
             system.open_hunt(wall_ms)?;
@@ -240,7 +241,7 @@ impl System {
         Ok(format!("http://{target}"))
     }
 
-    /// What `--store` is given, where the harness started the store.
+    /// What `--store` is given: of a system that was there already, what `TROVE_STORE__URL` says.
     #[must_use]
     pub fn store_url(&self) -> Option<&str> {
         Some(self.store_url.as_str()).filter(|url| !url.is_empty())

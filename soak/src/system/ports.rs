@@ -5,13 +5,16 @@
 
 use crate::refusal::Refusal;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where the search begins at the earliest.
 const LOWEST: u16 = 10_000;
 
+/// How many this process has given out: systems that it starts at the same time take different ones.
+static GIVEN: AtomicU32 = AtomicU32::new(0);
+
 /// Gives out free ports, each once.
 pub struct Ports {
-    next: u16,
     lowest: u16,
     end: u16,
 }
@@ -22,15 +25,11 @@ impl Default for Ports {
         let first = range
             .ok()
             .and_then(|text| text.split_whitespace().next()?.parse().ok());
-        let (lowest, end) = match first {
-            Some(end) if end > LOWEST + 1000 => (LOWEST, end),
-            _ => (LOWEST, u16::MAX),
-        };
-        // Several harnesses on one machine begin at different places.
-        let spread = u32::from(end - lowest);
-        let start = std::process::id().wrapping_mul(2_654_435_761) % spread;
-        let next = lowest + u16::try_from(start).unwrap_or_default();
-        Self { next, lowest, end }
+        let end = first.filter(|end| *end > LOWEST + 1000);
+        Self {
+            lowest: LOWEST,
+            end: end.unwrap_or(u16::MAX),
+        }
     }
 }
 
@@ -39,14 +38,9 @@ impl Ports {
     ///
     /// # Errors
     /// When none is left.
-    pub fn take(&mut self, with_above: Option<u16>) -> Result<SocketAddr, Refusal> {
+    pub fn take(&self, with_above: Option<u16>) -> Result<SocketAddr, Refusal> {
         for _ in self.lowest..self.end {
-            let port = self.next;
-            self.next = if port + 1 >= self.end {
-                self.lowest
-            } else {
-                port + 1
-            };
+            let port = self.next();
             let above = with_above.map(|above| port.checked_add(above));
             let bus_is_free = match above {
                 None => true,
@@ -60,6 +54,17 @@ impl Ports {
     }
 }
 
+impl Ports {
+    fn next(&self) -> u16 {
+        let spread = u32::from(self.end - self.lowest);
+        // Several harnesses on one machine begin at different places.
+        let start = std::process::id().wrapping_mul(2_654_435_761) % spread;
+        let nth = GIVEN.fetch_add(1, Ordering::Relaxed);
+        let offset = (start + nth % spread) % spread;
+        self.lowest + u16::try_from(offset).unwrap_or_default()
+    }
+}
+
 fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
@@ -70,7 +75,7 @@ mod tests {
 
     #[test]
     fn ports_are_given_once_and_are_free() {
-        let mut ports = Ports::default();
+        let ports = Ports::default();
         let first = ports.take(None).expect("a port");
         let _held = TcpListener::bind(first).expect("it is free");
         for _ in 0..100 {

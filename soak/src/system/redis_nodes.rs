@@ -210,10 +210,12 @@ impl RedisNodes {
                 let mut text = format!(
                     "bind 127.0.0.1\nport {}\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {} 2\n\
                      sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\n\
-                     sentinel failover-timeout {MASTER} 5000\nsentinel parallel-syncs {MASTER} 1\n",
+                     sentinel failover-timeout {MASTER} 5000\nsentinel parallel-syncs {MASTER} 1\n\
+                     sentinel announce-ip 127.0.0.1\nsentinel announce-port {}\n",
                     at.port(),
                     home.display(),
-                    self.reached[0].port()
+                    self.reached[0].port(),
+                    at.port()
                 );
                 if is_on_roads {
                     let [a, b, c, d] = INNER_ADDRESS;

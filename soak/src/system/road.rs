@@ -189,7 +189,7 @@ mod tests {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut back = stream.try_clone().expect("the same");
                 let mut stream = stream;
-                std::thread::spawn(move || std::io::copy(&mut stream, &mut back));
+                std::thread::spawn(move || io::copy(&mut stream, &mut back));
             }
         });
         address

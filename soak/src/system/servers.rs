@@ -182,6 +182,27 @@ impl System {
         Ok(began.elapsed())
     }
 
+    /// Switches the shim to another group, by the command for it, and waits until it passes requests there.
+    ///
+    /// # Errors
+    /// When the command says no.
+    pub(crate) fn make_live(&self, group: &str) -> Result<(), Refusal> {
+        let shim = self.processes.one(SHIM).and_then(|shim| shim.ops);
+        let ops = shim.ok_or_else(|| Refusal::unreachable("there is no shim"))?;
+        let output = self.trove_says(&["shim", "switch", group, "--ops", &ops.to_string()])?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Refusal::unreachable(format!(
+                "trove shim switch: {}",
+                said.trim()
+            )));
+        }
+        self.state().set_live(group)?;
+        instances(&self.case, group)
+            .iter()
+            .try_for_each(|name| self.wait_used(name))
+    }
+
     /// The upstreams of a shim's arguments in an order in which the live group is the first.
     fn live_first(&self, args: &mut [OsString]) {
         let live = format!("{}=", self.live_group());
