@@ -329,8 +329,8 @@ impl Game {
         self.polls.fetch_add(1, Ordering::SeqCst);
         let nth = self.nth.load(Ordering::SeqCst);
         let does = |mischief| self.mischief == mischief && nth.is_multiple_of(EACH);
-        let now = now_ms();
         let mut purses = self.purses.lock().unwrap();
+        let now = now_ms();
         let purse = purses.entry(request.token.clone()).or_default();
         for found in std::mem::take(&mut purse.pending) {
             if now <= found.found_at + WINDOW_MS || self.mischief == Mischief::OutsideWindow {
