@@ -1,5 +1,7 @@
 //! The generator against small servers in this process that are honest, or lie or misbehave in one way on purpose.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod game_server;
 
 use game_server::{GameServer, Mischief};

@@ -226,7 +226,7 @@ impl Engine {
         let sleep_us = until_us.saturating_sub(now_us).min(SLEEP_US_MAX);
         let sleep = rustix::time::Timespec {
             tv_sec: 0,
-            tv_nsec: i64::try_from(sleep_us * 1_000).unwrap_or(0).into(),
+            tv_nsec: i64::try_from(sleep_us * 1_000).unwrap_or(0),
         };
         match epoll::wait(
             &self.poller,
