@@ -10,14 +10,17 @@
 //! - [`resources`]: what every process costs over time, and whether something leaks.
 //! - [`faults`]: what is broken on purpose. [`run`]: from the first line to the verdict, and its resumption.
 //! - [`verdict`]: what a run is worth, from its record alone.
+//! - [`live`]: what is seen while a run goes on. [`cli`]: the commands.
 //! - [`report`]: a page of a run, and a comparison of two.
 //! - [`refusal`]: why a run cannot begin or go on, and the exit status.
 
 pub mod books;
 pub mod case;
 pub mod checker;
+pub mod cli;
 pub mod faults;
 pub mod generator;
+pub mod live;
 pub mod record;
 pub mod recording;
 pub mod refusal;

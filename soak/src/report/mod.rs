@@ -73,6 +73,14 @@ pub fn html(dir: &Path, against: Option<&Path>) -> anyhow::Result<Report> {
     Ok(Report { html, summary })
 }
 
+/// The figures of the run in `dir`, with its verdict; nothing is written.
+///
+/// # Errors
+/// There is no case, or a record cannot be read.
+pub fn summary(dir: &Path) -> anyhow::Result<Summary> {
+    read(dir).map(|(_, _, summary)| summary)
+}
+
 fn read(dir: &Path) -> anyhow::Result<(Case, digest::Digest, Summary)> {
     let case = Case::of_run(dir)?;
     let verdict = judge(dir)?;

@@ -180,8 +180,8 @@ fn segment(
     )?;
     system.processes.end_all();
     drop(system);
-    crate::report::html(dir, None).map_err(|error| at(dir, &error))?;
-    crate::verdict::judge(dir).map_err(|error| at(dir, &error))
+    let report = crate::report::html(dir, None).map_err(|error| at(dir, &error))?;
+    Ok(report.summary.verdict)
 }
 
 /// Where operations listeners of a system are that is there already.

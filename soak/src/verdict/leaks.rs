@@ -1,5 +1,6 @@
 //! What leaks. A resource is looked at within one life of its process, without that life's warm-up, and only where the load
-//! was about the usual: else the load curve would be taken for a leak, or hide one.
+//! was about the usual: else the load curve would be taken for a leak, or hide one. Growth in proportion to the load is none:
+//! what the load itself has grown by in the same readings is taken off.
 
 use super::millis;
 use crate::case::Case;
@@ -150,8 +151,18 @@ impl Leaks {
                         level,
                         slope_per_hour,
                         growth,
-                        leaks,
+                        ..
                     } = leak::judge(&readings, self.bounds)?;
+                    let load: Vec<(u64, f64)> = readings
+                        .iter()
+                        .map(|(at, _)| (*at, usual.users_at(*at)))
+                        .collect();
+                    let load = leak::judge(&load, self.bounds);
+                    let (load_slope, load_growth) = load.map_or((0.0, 0.0), |load| {
+                        (load.slope_per_hour.max(0.0), load.growth.max(0.0))
+                    });
+                    let leaks = slope_per_hour - load_slope > self.bounds.slope_per_hour
+                        && growth - load_growth > self.bounds.growth;
                     Some(LeakVerdict {
                         process,
                         incarnation,
@@ -185,12 +196,15 @@ impl Usual {
         Self { users, median }
     }
 
+    /// Users that were there.
+    fn users_at(&self, at_ms: u64) -> f64 {
+        let next = self.users.partition_point(|(to_ms, _)| *to_ms < at_ms);
+        let reading = self.users.get(next).or(self.users.last());
+        reading.map_or(self.median, |(_, users)| *users)
+    }
+
     /// Without a record of the load every moment is as good as another.
     fn holds_at(&self, at_ms: u64) -> bool {
-        let next = self.users.partition_point(|(to_ms, _)| *to_ms < at_ms);
-        let Some((_, users)) = self.users.get(next).or(self.users.last()) else {
-            return true;
-        };
-        (users - self.median).abs() <= self.median * USUAL_SHARE
+        (self.users_at(at_ms) - self.median).abs() <= self.median * USUAL_SHARE
     }
 }
