@@ -9,7 +9,6 @@ use site::liar::{Message, Mischief, broken_trove};
 use soak::case::Case;
 use soak::run::Options;
 use soak::verdict::{Outcome, Verdict};
-use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -55,11 +54,9 @@ fn an_honest_build_behind_the_same_proxy_passes() {
     assert_eq!(verdict.outcome, Outcome::Pass, "{verdict:#?}");
 }
 
-/// From one credit on a player's balance has the coins twice, in this answer and all later ones. The player has polled before:
-/// from what a balance started is not known to a phone that has never been told.
+/// From one credit on a player's balance has the coins twice, in this answer and all later ones.
 #[derive(Default)]
 struct AppliesACreditTwice {
-    seen: Mutex<BTreeSet<String>>,
     extra: Mutex<Option<(String, u64)>>,
 }
 
@@ -72,8 +69,7 @@ impl Mischief for AppliesACreditTwice {
         let mut extra = self.extra.lock().unwrap();
         let coins = told["finds"][0]["coins"].as_u64();
         let player = told["player"].as_str().unwrap_or_default().to_owned();
-        let is_known = !self.seen.lock().unwrap().insert(player.clone());
-        if let (None, Some(coins), true) = (&*extra, coins, is_known) {
+        if let (None, Some(coins)) = (&*extra, coins) {
             *extra = Some((player.clone(), coins));
         }
         if let Some((_, coins)) = extra.as_ref().filter(|(whose, _)| *whose == player) {

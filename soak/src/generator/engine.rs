@@ -92,8 +92,12 @@ impl Engine {
             0,
             plan.admin_key.clone().unwrap_or_default(),
         ));
+        // A run's hunt is new; a resumed one's is not.
+        let is_new = plan.resume.at_ms == 0 && plan.resume.first_find <= 1;
         for number in 1..=users_max {
-            users.push(User::new(seed, number, (plan.tokens)(number)));
+            let mut user = User::new(seed, number, (plan.tokens)(number));
+            user.wallet.is_untouched = is_new;
+            users.push(user);
         }
         let interval_us = micros(case.interval).max(1_000);
         let mut pace = Pace::of(&case);

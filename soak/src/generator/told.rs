@@ -177,7 +177,8 @@ impl Engine {
                     schedule.advance(Kind::History, soon_us);
                 }
             }
-            _ => {}
+            // It may have credited all the same.
+            _ => wallet.is_untouched = false,
         }
     }
 
