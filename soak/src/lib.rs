@@ -3,6 +3,7 @@
 //! - [`case`]: what is to be run, a TOML file; everything else is computed from it.
 //! - [`record`]: what a run writes down as it goes, one JSON object a line; the verdict and the report read only that.
 //! - [`generator`]: users, on one event loop, by an open schedule.
+//! - [`recording`]: recordings of real traffic, their format, and how they become load.
 //! - [`checker`]: holds every answer against what its user knows.
 //! - [`books`]: what clients were told, on disk, so that the ledger can be held against it at the end.
 //! - [`system`]: what is tested: processes that the harness starts, or an address.
@@ -21,6 +22,7 @@ pub mod faults;
 pub mod generator;
 pub mod live;
 pub mod record;
+pub mod recording;
 pub mod refusal;
 pub mod report;
 pub mod resources;

@@ -9,7 +9,6 @@ use site::liar::{Message, Mischief, broken_trove};
 use soak::case::Case;
 use soak::run::Options;
 use soak::verdict::{Outcome, Verdict};
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -71,7 +70,6 @@ impl Mischief for AppliesACreditTwice {
         let coins = told["finds"][0]["coins"].as_u64();
         let player = told["player"].as_str().unwrap_or_default().to_owned();
         if let (None, Some(coins)) = (&*extra, coins) {
-            told["credited"] = (told["credited"].as_u64().unwrap() + coins).into();
             *extra = Some((player.clone(), coins));
         }
         if let Some((_, coins)) = extra.as_ref().filter(|(whose, _)| *whose == player) {
@@ -148,6 +146,7 @@ struct LosesAFind {
 impl Mischief for LosesAFind {
     fn request(&self, request: &mut Message) -> Option<Message> {
         let asked = request.json();
+        let id = asked["id"].as_str().or(request.field("idempotency-key"))?;
         let treasure = asked["treasure"].as_str()?;
         let coins: u64 = treasure.strip_prefix("again-")?.parse().ok()?;
         if !request.is_find() || self.done.swap(true, Ordering::SeqCst) {
@@ -156,7 +155,7 @@ impl Mischief for LosesAFind {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let now = u64::try_from(now.as_millis()).unwrap();
         let body = serde_json::json!({
-            "find": asked["id"], "treasure": treasure, "coins": coins, "found_at": now,
+            "find": id, "treasure": treasure, "coins": coins, "found_at": now,
             "expires_at": now + 5000, "duplicate": false,
         });
         Some(Message {
@@ -237,14 +236,12 @@ fn a_leak_is_caught() {
     // A short interval's counts may be read too late on a busy machine; that is not this test's question.
     case.bounds.invalid_share_max = 1.0;
     let verdict = run(case, dir.path(), Leaks);
-    let leaking: BTreeMap<&str, &str> = verdict
-        .leaks
-        .iter()
-        .filter(|leak| leak.leaks)
-        .map(|leak| (leak.resource.as_str(), leak.process.as_str()))
-        .collect();
-    assert_eq!(leaking.get("connections"), Some(&"serve-0"), "{verdict:#?}");
-    assert_eq!(leaking.get("fds"), Some(&"serve-0"), "{verdict:#?}");
+    // The proxy's ends of those connections are in this process, the harness's.
+    for resource in ["connections", "fds"] {
+        let mut leaks = verdict.leaks.iter().filter(|leak| leak.leaks);
+        let found = leaks.any(|leak| leak.process == "serve-0" && leak.resource == resource);
+        assert!(found, "{resource}: {verdict:#?}");
+    }
 }
 
 #[test]

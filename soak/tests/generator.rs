@@ -1,5 +1,7 @@
 //! The generator against small servers in this process that are honest, or lie or misbehave in one way on purpose.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 mod game_server;
 
 use game_server::{GameServer, Mischief};
@@ -8,6 +10,7 @@ use soak::case::{Case, Kind};
 use soak::checker::kind;
 use soak::generator::{self, Books, Control, Output, Plan, Resume, Totals, Treasure};
 use soak::record::{Finding, Interval};
+use soak::recording::{Event, Writer};
 use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -520,4 +523,51 @@ fn the_same_seed_intends_the_same_whatever_the_server_does() {
         intended(Mischief::SlowLoris, &["behaviour.timeout=\"300ms\""])
     );
     assert_ne!(honest, intended(Mischief::None, &["seed=43"]));
+}
+
+#[test]
+fn a_recording_is_replayed_request_by_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.troverec");
+    let mut writer = Writer::begin(std::fs::File::create(&file).unwrap(), 0).unwrap();
+    let kinds = [
+        Some(Kind::Poll),
+        Some(Kind::Heartbeat),
+        Some(Kind::Find),
+        None,
+        Some(Kind::BulkFind),
+    ];
+    for nth in 0..2_000 {
+        let event = Event {
+            at_us: nth * 1_000,
+            // More than there are users in the case.
+            user: nth % 33 + 1,
+            kind: kinds[usize::try_from(nth % 5).unwrap()],
+        };
+        writer.event(event).unwrap();
+    }
+    writer.finish().unwrap();
+    let server = GameServer::start(Mischief::None);
+    let load = format!("load.curve={{kind=\"recording\", file={file:?}}}");
+    let run = run_with(&server, case(&[&load]), Pages::default(), stop_early);
+    assert_eq!(run.kinds(), BTreeMap::new(), "{:?}", run.findings);
+    assert_eq!(run.invalid(), [""; 0]);
+    // In the event: afterwards users poll on their own.
+    let event = run
+        .intervals
+        .iter()
+        .filter(|interval| interval.to_ms <= 3_000);
+    let intended = |kind| {
+        event
+            .clone()
+            .filter_map(|interval| interval.kinds.get(&kind))
+            .map(|counts| counts.intended)
+            .sum::<u64>()
+    };
+    assert_eq!(
+        (intended(Kind::Poll), intended(Kind::Heartbeat)),
+        (400, 400)
+    );
+    // Finds that are repeated are on top.
+    assert!(intended(Kind::Find) >= 200 && intended(Kind::BulkFind) > 0);
 }

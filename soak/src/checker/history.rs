@@ -66,11 +66,12 @@ impl Checker {
                     }
                     credited.push(find);
                 }
-                "expiry" if entry.reason.as_deref() == Some("window") => {
-                    if took_ms.is_none_or(|took_ms| took_ms <= self.window_ms) {
-                        let text = format!("{find} found at {found_at}, expired at {}", entry.at);
-                        self.found(user, kind::EXPIRED_UNLAWFULLY, text);
-                    }
+                "expiry"
+                    if entry.reason.as_deref() == Some("window")
+                        && took_ms.is_none_or(|took_ms| took_ms <= self.window_ms) =>
+                {
+                    let text = format!("{find} found at {found_at}, expired at {}", entry.at);
+                    self.found(user, kind::EXPIRED_UNLAWFULLY, text);
                 }
                 _ => {}
             }

@@ -95,6 +95,7 @@ impl Checker {
             // From memory: true of some moment, so nothing follows from it. What it shows will be shown again, since the next
             // poll names the same cursor as this one.
             self.counts.stale += 1;
+            wallet.is_untouched = false;
             return;
         }
         let Some(relation) = self.relate(user, wallet, &poll, sum) else {
@@ -128,6 +129,10 @@ impl Checker {
         sum: u64,
     ) -> Option<Relation> {
         let Some(known) = wallet.cursor else {
+            if wallet.is_untouched && poll.balance != sum {
+                let text = format!("{} at first, with credits of {sum}", poll.balance);
+                self.found(user, kind::BALANCE, text);
+            }
             return Some(Relation::Partial);
         };
         let told = poll.cursor;
@@ -280,7 +285,7 @@ impl Checker {
         // A user that was interrupted does not know what it had sent; the books do.
         let carried = number < self.first_find || number & ids::ONCE != 0 && self.first_find > 0;
         let known = wallet.was_finished(number);
-        if relation == Relation::Reset && !(carried && !known) {
+        if relation == Relation::Reset && (known || !carried) {
             return;
         }
         self.enter(user, number, told, facts);

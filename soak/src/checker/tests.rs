@@ -240,6 +240,20 @@ fn a_credit_applied_twice_to_the_balance_is_found() {
 }
 
 #[test]
+fn a_new_wallets_first_balance_is_what_its_credits_come_to() {
+    for (is_untouched, found) in [(true, vec![kind::BALANCE]), (false, vec![])] {
+        let mut game = Game::new();
+        game.wallet = Wallet {
+            is_untouched,
+            ..Wallet::default()
+        };
+        game.balance = 3;
+        game.poll("", "");
+        assert_eq!(game.kinds(), found);
+    }
+}
+
+#[test]
 fn a_balance_that_moves_without_the_sequence_is_found() {
     let mut game = Game::new();
     game.balance = 3;

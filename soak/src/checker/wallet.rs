@@ -37,6 +37,8 @@ pub struct Wallet {
     pub cursor: Option<Cursor>,
     /// The balance at that cursor.
     pub balance: u64,
+    /// Whether it has held nothing and no poll of it has gone unheard: then the first answer tells all there is.
+    pub is_untouched: bool,
     /// Entries before the cursor may not have been told: a page of history has to tell what became of open finds.
     pub looks_back: bool,
     open: Vec<Open>,

@@ -1,9 +1,9 @@
 //! Who is there: the load curve, looked at on a fixed grid of times, so that arrivals do not depend on how the run goes.
 
 use super::engine::Engine;
-use super::schedule::{NEVER, micros};
+use super::schedule::{NEVER, Pace, micros};
 use super::tally::Drop;
-use crate::case::{BULK_EVERY, Case, Kind, curve};
+use crate::case::{BULK_EVERY, Case, Curve, Kind, curve};
 use std::time::Duration;
 
 /// The grid.
@@ -33,7 +33,11 @@ pub(super) struct Crowd {
 impl Crowd {
     pub(super) fn new(case: &Case, users_max: u32, by_users: bool, origin_us: u64) -> Self {
         let steps = micros(case.load.arrive_over).div_ceil(STEP_US).max(1);
-        let per_step = u64::from(case.load.users).div_ceil(steps);
+        let mut per_step = u64::from(case.load.users).div_ceil(steps);
+        if matches!(case.load.curve, Curve::Recording { .. }) {
+            // They are there, and do nothing until their first request.
+            per_step = case.load.users.into();
+        }
         Self {
             here: 0,
             here_max: 0,
@@ -84,8 +88,19 @@ impl Engine {
         }
         if at_us >= self.crowd.settle_us && !self.crowd.settles {
             self.crowd.settles = true;
-            for user in &mut self.users {
-                user.schedule.settle();
+            if self.replay.take().is_some() {
+                // The recording is over. Users poll by the case's intervals to learn what became of their finds.
+                self.pace = Pace::of(&self.case);
+                for number in 1..=self.crowd.here {
+                    let (pace, user) = (&self.pace, &mut self.users[number as usize]);
+                    user.schedule.arrive(at_us, pace);
+                }
+            }
+            for number in 0..self.users.len() {
+                self.users[number].schedule.settle();
+            }
+            for number in 1..=self.crowd.here {
+                self.arm(number);
             }
         }
         let wanted = self.wanted(at_us);

@@ -34,19 +34,19 @@ impl Desk {
             .name("generator-desk".to_owned())
             .spawn(move || {
                 for letter in inbox {
-                    let sent = match letter {
+                    let delivered = match letter {
                         Letter::Interval(mut tally) => {
-                            let sent = out.send(Output::Interval(tally.interval()));
+                            let delivered = out.send(Output::Interval(tally.interval())).is_ok();
                             tally.clear();
                             // The loop takes it for the interval after next; more than two are not needed.
                             let _ = give_back.try_send(tally);
-                            sent
+                            delivered
                         }
                         Letter::Findings(findings) => findings
                             .into_iter()
-                            .try_for_each(|finding| out.send(Output::Finding(finding))),
+                            .all(|finding| out.send(Output::Finding(finding)).is_ok()),
                     };
-                    if sent.is_err() {
+                    if !delivered {
                         // Nobody listens any more.
                         return;
                     }

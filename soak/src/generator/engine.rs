@@ -11,9 +11,10 @@ use super::tally::{Drop, Failure, Open, Tally};
 use super::user::{Stage, User, Waiting};
 use super::wheel::Wheel;
 use super::{Control, Output, Plan, Totals};
-use crate::case::{Case, Kind};
+use crate::case::{Case, Curve, Kind};
 use crate::checker::{Books, Checker};
 use crate::record::Phase;
+use crate::recording::Replay;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Events taken at a time: the more, the longer timers wait for their turn.
 const EVENTS_PER_TURN: usize = 128;
 /// Timers fired before events get their turn.
-const TIMERS_PER_TURN: usize = 128;
+pub(super) const TIMERS_PER_TURN: usize = 128;
 /// Users of a stampede that reconnect in one turn, so that the others' schedules are kept meanwhile.
 const STAMPEDE_PER_TURN: usize = 8;
 /// The longest sleep: controls are looked at after it.
@@ -60,6 +61,8 @@ pub(super) struct Engine {
     pub(super) exhausted: bool,
     /// Polls alone, of a server that is not Trove's.
     pub(super) template: bool,
+    /// A recording instead of the schedule.
+    pub(super) replay: Option<Replay>,
     stampede: Option<usize>,
     sent_total: u64,
     desk: Desk,
@@ -89,12 +92,23 @@ impl Engine {
             0,
             plan.admin_key.clone().unwrap_or_default(),
         ));
+        // A run's hunt is new; a resumed one's is not.
+        let is_new = plan.resume.at_ms == 0 && plan.resume.first_find <= 1;
         for number in 1..=users_max {
-            users.push(User::new(seed, number, (plan.tokens)(number)));
+            let mut user = User::new(seed, number, (plan.tokens)(number));
+            user.wallet.is_untouched = is_new;
+            users.push(user);
         }
         let interval_us = micros(case.interval).max(1_000);
+        let mut pace = Pace::of(&case);
+        let mut replay = None;
+        if let Curve::Recording { file } = &case.load.curve {
+            let from = case.event_time(Duration::from_micros(origin_us));
+            replay = Some(Replay::start(file, micros(from))?);
+            pace = pace.silent();
+        }
         Ok(Self {
-            pace: Pace::of(&case),
+            pace,
             model: Model::of(&case.network),
             requests: Requests::new(
                 &plan.host,
@@ -121,6 +135,7 @@ impl Engine {
             first_find: plan.resume.first_find,
             exhausted: false,
             template: !case.system.url_template.is_empty(),
+            replay,
             stampede: None,
             sent_total: 0,
             desk: Desk::open(out)?,
@@ -158,7 +173,7 @@ impl Engine {
             self.take_controls(turn_us);
             let busy = self.fire(turn_us) | self.stampede_on(turn_us);
             let now_us = self.now_us();
-            if now_us >= self.boundary_us && !self.wheel_is_behind() {
+            if now_us >= self.boundary_us && !self.is_behind() {
                 let to_us = self.boundary_us;
                 self.cut(now_us);
                 if self.stops || to_us >= end_us {
@@ -193,9 +208,12 @@ impl Engine {
         })
     }
 
-    /// Whether timers of the interval that is to end have not been fired.
-    fn wheel_is_behind(&self) -> bool {
-        self.wheel.is_firing() || self.wheel.next_at_us(NEVER) <= self.boundary_us
+    /// Whether something of the interval that is to end has not been begun.
+    fn is_behind(&mut self) -> bool {
+        self.wheel.is_firing()
+            || self.wheel.next_at_us(NEVER) <= self.boundary_us
+            || self.crowd.next_us() <= self.boundary_us
+            || self.replay_next_us() <= self.boundary_us
     }
 
     fn wait(&mut self, busy: bool, events: &mut Vec<epoll::Event>) -> io::Result<()> {
@@ -207,11 +225,12 @@ impl Engine {
                 .next_at_us(SLEEP_US_MAX)
                 .min(self.boundary_us)
                 .min(self.crowd.next_us())
+                .min(self.replay_next_us())
         };
         let sleep_us = until_us.saturating_sub(now_us).min(SLEEP_US_MAX);
         let sleep = rustix::time::Timespec {
             tv_sec: 0,
-            tv_nsec: i64::try_from(sleep_us * 1_000).unwrap_or(0).into(),
+            tv_nsec: i64::try_from(sleep_us * 1_000).unwrap_or(0),
         };
         match epoll::wait(
             &self.poller,
@@ -239,6 +258,9 @@ impl Engine {
         let until_us = now_us.min(self.boundary_us);
         while self.crowd.next_us() <= until_us {
             self.step_crowd();
+        }
+        if self.replay_on(until_us) {
+            return true;
         }
         for _ in 0..TIMERS_PER_TURN {
             let Some(due) = self.wheel.next_due(until_us) else {
@@ -313,7 +335,7 @@ impl Engine {
     }
 
     /// An action of the schedule is due.
-    fn due(&mut self, number: u32, kind: Kind, intended_us: u64, now_us: u64) {
+    pub(super) fn due(&mut self, number: u32, kind: Kind, intended_us: u64, now_us: u64) {
         let mut request = Waiting {
             kind,
             intended_us,
@@ -330,8 +352,14 @@ impl Engine {
                 Some(find) => request.find = Some(find),
                 None => return,
             },
-            Kind::BulkFind => {
+            // Of the back end's own schedule.
+            Kind::BulkFind if number == 0 => {
                 self.bulk_tick(intended_us, now_us);
+                return;
+            }
+            // Of a recording, which does not say what it held: a find, for the back end's next request.
+            Kind::BulkFind => {
+                self.replayed_bulk(number, intended_us, now_us);
                 return;
             }
             Kind::Heartbeat | Kind::History | Kind::Catalogue => {}
@@ -458,6 +486,9 @@ impl Engine {
             ));
         }
         invalid.extend(unbalanced);
+        if let Some(broken) = self.replay.as_mut().and_then(|replay| replay.broken.take()) {
+            invalid.push(format!("the recording ends early: {broken}"));
+        }
         if std::mem::take(&mut self.exhausted) {
             invalid.push("the generator ran out of descriptors or ports".to_owned());
         }

@@ -442,6 +442,7 @@ impl Engine {
         match (request.kind, request.find) {
             (Kind::Poll, _) => {
                 let (pace, user) = (&self.pace, &mut self.users[number as usize]);
+                user.wallet.is_untouched = false;
                 user.schedule.hinted(pace, request.intended_us, None);
             }
             (Kind::Find, Some(find)) => self.try_again(number, find, now_us),

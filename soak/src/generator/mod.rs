@@ -16,7 +16,7 @@
 //! | [`schedule`], [`wheel`], [`crowd`] | when who does what; the timers; who is there |
 //! | [`request`], [`answer`], [`socket`] | HTTP/1.1 |
 //! | [`user`], [`network`] | a user's state; the network's model |
-//! | [`engine`], [`exchange`], [`told`], [`bulk`] | the loop; a request's life; answers to the checker; the back end |
+//! | [`engine`], [`exchange`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; answers to the checker; the back end; recordings |
 //! | [`tally`], [`desk`] | counts; the thread that writes them out |
 
 pub mod answer;
@@ -26,6 +26,7 @@ mod desk;
 mod engine;
 mod exchange;
 pub mod network;
+mod replayed;
 pub mod request;
 pub mod schedule;
 pub mod socket;

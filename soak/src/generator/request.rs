@@ -146,7 +146,7 @@ impl Requests {
         let mut key = String::new();
         if !once {
             let id = ids::find_id(find.number);
-            if find.number % 2 == 0 {
+            if find.number.is_multiple_of(2) {
                 body.push_str(",\"id\":\"");
                 body.push_str(&id);
                 body.push('"');

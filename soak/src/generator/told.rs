@@ -62,6 +62,17 @@ impl Engine {
         Some(find)
     }
 
+    /// Finds in bulk of a recording.
+    pub(super) fn replayed_bulk(&mut self, number: u32, intended_us: u64, now_us: u64) {
+        let treasure = self.user(number).schedule.below(usize::MAX);
+        if self.back_end.has_key()
+            && self.user(number).wallet.has_room()
+            && let Some(find) = self.repeatable(treasure, true)
+        {
+            self.bulk_add(number, find, intended_us, now_us);
+        }
+    }
+
     /// The next treasure that this user can find once. After an interruption nobody knows which those are.
     fn once_only(&mut self, number: u32) -> Option<Find> {
         if self.first_find > 0 {
@@ -166,7 +177,8 @@ impl Engine {
                     schedule.advance(Kind::History, soon_us);
                 }
             }
-            _ => {}
+            // It may have credited all the same.
+            _ => wallet.is_untouched = false,
         }
     }
 

@@ -1,5 +1,10 @@
 //! A small game server for tests, a thread a connection: it plays by the rules, or breaks one of them.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test server that meets the unexpected should fail its test"
+)]
+
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -220,8 +225,10 @@ impl Game {
             );
             let nth = self.nth.fetch_add(1, Ordering::SeqCst);
             let written = match self.mischief {
-                Mischief::Closes if nth % EACH == 0 => return,
-                Mischief::SlowLoris if nth % EACH == 0 => trickle(&mut stream, answer.as_bytes()),
+                Mischief::Closes if nth.is_multiple_of(EACH) => return,
+                Mischief::SlowLoris if nth.is_multiple_of(EACH) => {
+                    trickle(&mut stream, answer.as_bytes())
+                }
                 _ => stream.write_all(answer.as_bytes()),
             };
             if written.is_err() {
@@ -329,8 +336,8 @@ impl Game {
         self.polls.fetch_add(1, Ordering::SeqCst);
         let nth = self.nth.load(Ordering::SeqCst);
         let does = |mischief| self.mischief == mischief && nth.is_multiple_of(EACH);
-        let now = now_ms();
         let mut purses = self.purses.lock().unwrap();
+        let now = now_ms();
         let purse = purses.entry(request.token.clone()).or_default();
         for found in std::mem::take(&mut purse.pending) {
             if now <= found.found_at + WINDOW_MS || self.mischief == Mischief::OutsideWindow {
