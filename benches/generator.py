@@ -46,6 +46,7 @@ seed = 1
 duration = "{duration_s}s"
 settle = "0s"
 interval = "1s"
+window = "5s"
 [load]
 users = {users}
 arrive_over = "1s"
