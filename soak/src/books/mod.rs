@@ -3,10 +3,39 @@
 //! by player and find, and held against each other and the exported ledger: a credit told twice 40 hours apart lies side by
 //! side then.
 
+//!
+//! - [`writer`]: the thread, and going on after a crash.
+//! - [`segment`]: the files.
+//! - [`sort`]: sorting in constant memory.
+//! - [`ledger`]: the product's export, read into the same numbers.
+//! - [`compare`]: the two held against each other.
+//! - [`ids`]: how users and finds are named.
+
+pub mod compare;
+mod fate;
 pub mod ids;
+mod ledger;
+mod segment;
+pub mod sort;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use compare::compare;
+pub use segment::{BLOCK_ENTRIES_MAX, ENTRY_BYTES, SEGMENT_BYTES_MAX};
+pub use writer::{
+    LOST_ENTRIES_MAX, QUEUE_ENTRIES_MAX, UNSYNCED_ENTRIES_MAX, UNSYNCED_MAX, Writer, resume, writer,
+};
+
+/// Takes what clients are told.
+pub trait Books {
+    /// Enters it. False: there was no room, or the books cannot be written any more; the interval has no verdict then. Never
+    /// blocks.
+    fn enter(&mut self, entry: Entry) -> bool;
+}
 
 /// Something a client was told, or did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// A find was sent (its outcome is not known yet). Every find is entered before it leaves.
     Sent,
@@ -14,10 +43,35 @@ pub enum Told {
     Acknowledged,
     /// A find was refused, with nothing recorded.
     Refused,
-    /// A find was shown as credited.
+    /// A find was shown as credited, for the first time: not where an answer shows everything again (`reset`).
     Credited,
     /// A find was shown as expired.
     Expired,
+}
+
+impl Told {
+    const ALL: [Self; 5] = [
+        Self::Sent,
+        Self::Acknowledged,
+        Self::Refused,
+        Self::Credited,
+        Self::Expired,
+    ];
+
+    /// As in files.
+    const fn code(self) -> u8 {
+        match self {
+            Self::Sent => 1,
+            Self::Acknowledged => 2,
+            Self::Refused => 3,
+            Self::Credited => 4,
+            Self::Expired => 5,
+        }
+    }
+
+    fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|told| told.code() == code)
+    }
 }
 
 /// One entry. Ids of finds are the harness's own numbers (`f` and the number in decimal), unique in the run, so that an entry is of fixed size.

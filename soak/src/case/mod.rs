@@ -306,6 +306,30 @@ pub enum FaultKind {
     DoubleLoad,
 }
 
+impl FaultKind {
+    /// As in files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KillInstance => "kill_instance",
+            Self::StopInstance => "stop_instance",
+            Self::RestartInstance => "restart_instance",
+            Self::Switch => "switch",
+            Self::KillShim => "kill_shim",
+            Self::RestartShim => "restart_shim",
+            Self::KillRedis => "kill_redis",
+            Self::StopRedis => "stop_redis",
+            Self::FailoverRedis => "failover_redis",
+            Self::CutRedis => "cut_redis",
+            Self::SlowRedis => "slow_redis",
+            Self::CutClients => "cut_clients",
+            Self::FillDisk => "fill_disk",
+            Self::Stampede => "stampede",
+            Self::DoubleLoad => "double_load",
+        }
+    }
+}
+
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -380,8 +404,12 @@ pub struct Bounds {
     pub invalid_share_max: f64,
     /// A resource leaks if it grows faster than this share of its level after the warm-up, an hour of the run …
     pub leak_slope_per_hour: f64,
-    /// … and has grown by more than this share.
+    /// … and has grown by more than this share …
     pub leak_growth: f64,
+    /// … over at least this long, under about the same load, of one life of the process, its own warm-up left out. What was
+    /// not observed for so long is not judged, and the report says so. Not compressed.
+    #[serde(with = "humantime_serde")]
+    pub leak_after: Duration,
 }
 
 mod defaults {
@@ -448,6 +476,7 @@ impl Default for Bounds {
             invalid_share_max: 0.0,
             leak_slope_per_hour: 0.05,
             leak_growth: 0.1,
+            leak_after: Duration::from_secs(600),
         }
     }
 }

@@ -92,11 +92,7 @@ impl<'de> Deserialize<'de> for Cursor {
     }
 }
 
-/// Where entries of the books go.
-pub trait Books {
-    /// Takes an entry. False: the channel is full, and the interval becomes invalid; it never blocks.
-    fn enter(&mut self, entry: Entry) -> bool;
-}
+pub use crate::books::Books;
 
 /// What users were told meanwhile.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -15,6 +15,10 @@
 //! Times named `at_ms`, `from_ms` and `to_ms` count from the run's beginning, on a clock that does not jump; a
 //! resumed run goes on where the last recorded interval ended.
 
+mod read;
+
+pub use read::{LATENCY_US_MAX, LINE_BYTES_MAX, Lines, read_lines};
+
 use crate::case::{FaultKind, Kind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -93,6 +97,9 @@ pub struct Interval {
     pub counted: BTreeMap<String, f64>,
     /// Why this interval has no verdict; empty: it has.
     pub invalid: Vec<String>,
+    /// What could not be compared, though that is no fault of the harness: a killed server's last counts.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// What part of a run.
