@@ -46,9 +46,10 @@ seed = 1
 duration = "{duration_s}s"
 settle = "0s"
 interval = "1s"
+window = "5s"
 [load]
 users = {users}
-arrive_over = "2s"
+arrive_over = "1s"
 [behaviour]
 poll_interval = "{interval_us}us"
 conditional_share = 0.0
@@ -79,10 +80,10 @@ def wait_for(port):
     sys.exit(f"nothing listens on port {port}")
 
 
-def start_trove(folder, started):
+def start_trove(trove, folder, started):
     port, ops, store = free_port(), free_port(), folder / "store"
     log = open(folder / "trove.log", "wb")
-    argv = ["taskset", "-c", "0", TROVE, "serve", "--listen", f"127.0.0.1:{port}", "--ops-listen", f"127.0.0.1:{ops}",
+    argv = ["taskset", "-c", "0", trove, "serve", "--listen", f"127.0.0.1:{port}", "--ops-listen", f"127.0.0.1:{ops}",
             "--store", f"embedded:{store}"]
     started.append(subprocess.Popen(argv, stdout=log, stderr=log))
     wait_for(port)
@@ -90,8 +91,8 @@ def start_trove(folder, started):
     (folder / "hunt.json").write_text(json.dumps(hunt))
     server = ["--server", f"http://127.0.0.1:{port}", "--store", str(store)]
     for command in (["put", str(folder / "hunt.json")], ["open", "bench"]):
-        subprocess.run([TROVE, "hunt", *command, *server], check=True, stdout=subprocess.DEVNULL)
-    tokens = subprocess.run([TROVE, "token", "--count", str(USERS), "--prefix", "u", "--store", str(store)], check=True,
+        subprocess.run([trove, "hunt", *command, *server], check=True, stdout=subprocess.DEVNULL)
+    tokens = subprocess.run([trove, "token", "--count", str(USERS), "--prefix", "u", "--store", str(store)], check=True,
                             capture_output=True, text=True).stdout
     (folder / "tokens").write_text(tokens)
     return port
@@ -99,13 +100,13 @@ def start_trove(folder, started):
 
 def measured(argv, env=None):
     """Runs a program on the generator's core. Its output, its CPU seconds, and the most memory it held in bytes."""
-    process = subprocess.Popen(["taskset", "-c", "1", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    process = subprocess.Popen(["taskset", "-c", "1", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, env={**os.environ, **(env or {})})
     out = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        sys.exit(f"{argv[0]} ended with {process.returncode}")
+        sys.exit(f"{argv[0]} ended with {process.returncode}: {process.stderr.read()}")
     return out, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
@@ -135,11 +136,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, nargs="+", default=[64, USERS])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--trove", type=Path, default=TROVE, help="the server to drive")
     args = parser.parse_args()
     if not shutil.which("wrk"):
         sys.exit("not installed: wrk (apt-get install wrk)")
-    for program in (TROVE, DRIVE):
+    for program in (args.trove, DRIVE):
         if not program.exists():
             sys.exit("build it first: cargo build --release && cargo build --release -p soak --example drive")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -147,7 +149,7 @@ def main():
     folder, started = Path(tempfile.mkdtemp(prefix="trove-bench.")), []
     (folder / "wrk.lua").write_text(LUA)
     try:
-        port = start_trove(folder, started)
+        port = start_trove(args.trove, folder, started)
         for connections in args.connections:
             ratios = []
             for nth in range(args.rounds + 1):              # the first round warms up and is dropped
