@@ -12,6 +12,9 @@ const SIZE: (u32, u32) = (960, 250);
 /// How many colours lines have.
 pub(super) const COLOURS: usize = 8;
 
+/// A logarithmic scale begins here at the least.
+const LOG_MIN: f64 = 0.1;
+
 const INK: RGBColor = RGBColor(1, 0, 0);
 const GRID: RGBColor = RGBColor(2, 0, 0);
 const FAULT: RGBColor = RGBColor(3, 0, 0);
@@ -73,6 +76,25 @@ impl Plot {
 
     /// The plot as an SVG element. `end` is the end of the time axis, seconds.
     pub(super) fn svg(&self, end: f64, bands: &[Band]) -> String {
+        // In the axis's own unit, so that its labels stand at round times.
+        let unit_s = words::axis_unit(end);
+        let end = (end / unit_s).max(1e-3);
+        let mut plot = self.clone();
+        for (at, _) in plot.lines.iter_mut().flat_map(|line| &mut line.points) {
+            *at /= unit_s;
+        }
+        let bands: Vec<Band> = bands
+            .iter()
+            .map(|band| Band {
+                from: band.from / unit_s,
+                to: band.to / unit_s,
+                ..*band
+            })
+            .collect();
+        plot.drawn(end, &bands, unit_s)
+    }
+
+    fn drawn(&self, end: f64, bands: &[Band], unit_s: f64) -> String {
         let mut text = String::new();
         let values = || {
             let points = self.lines.iter().flat_map(|line| &line.points);
@@ -86,18 +108,18 @@ impl Plot {
             let least = values()
                 .filter(|value| *value > 0.0)
                 .fold(f64::MAX, f64::min);
-            let least = 10_f64.powf(least.min(most).max(1.0).log10().floor());
+            let least = 10_f64.powf(least.min(most).max(LOG_MIN).log10().floor());
             let most = 10_f64.powf((most.max(least * 10.0) * 1.05).log10().ceil());
             self.draw(
                 &mut text,
-                end,
+                (end, unit_s),
                 bands,
                 (least..most).log_scale(),
                 (least, most),
             )
         } else {
             let most = if most > 0.0 { most * 1.08 } else { 1.0 };
-            self.draw(&mut text, end, bands, 0.0..most, (0.0, most))
+            self.draw(&mut text, (end, unit_s), bands, 0.0..most, (0.0, most))
         };
         match drawn {
             Ok(()) => themed(&text),
@@ -109,7 +131,7 @@ impl Plot {
     fn draw<Y>(
         &self,
         text: &mut String,
-        end: f64,
+        (end, unit_s): (f64, f64),
         bands: &[Band],
         y: Y,
         (least, most): (f64, f64),
@@ -125,7 +147,7 @@ impl Plot {
             .margin_top(18)
             .x_label_area_size(26)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end.max(1.0), y)
+            .build_cartesian_2d(0.0..end, y)
             .map_err(why)?;
         for band in bands {
             let colour = if band.number.is_some() {
@@ -148,7 +170,7 @@ impl Plot {
             .axis_style(GRID)
             .x_labels(9)
             .y_labels(if self.log { 4 } else { 5 })
-            .x_label_formatter(&|seconds| words::axis_time(*seconds, end))
+            .x_label_formatter(&|time| words::axis_time(*time, unit_s))
             .y_label_formatter(&|value| words::value(*value, unit))
             .label_style(("sans-serif", 15).into_font().color(&INK))
             .draw()

@@ -39,7 +39,7 @@ pub(super) fn all(case: &Case, run: &Digest, other: Option<&Digest>) -> Vec<Plot
         "Answered per second",
         "By kind of request.",
         Unit::Count,
-        false,
+        true,
         run,
         |stretch, counts| per_second(counts.answered, stretch),
     );

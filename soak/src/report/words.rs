@@ -96,14 +96,28 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// A time on an axis that ends at `end`, both in seconds.
-pub(super) fn axis_time(seconds: f64, end: f64) -> String {
-    if end <= 240.0 {
-        format!("{seconds:.0} s")
-    } else if end <= 4.0 * 3600.0 {
-        format!("{:.0} min", seconds / 60.0)
+/// The unit of a time axis that ends at `end_s` seconds, in seconds.
+pub(super) fn axis_unit(end_s: f64) -> f64 {
+    if end_s <= 240.0 {
+        1.0
+    } else if end_s <= 4.0 * 3600.0 {
+        60.0
     } else {
-        format!("{:.0} h", seconds / 3600.0)
+        3600.0
+    }
+}
+
+/// A time on an axis, in the axis's unit of so many seconds.
+pub(super) fn axis_time(time: f64, unit_s: f64) -> String {
+    let name = match unit_s {
+        s if s >= 3600.0 => "h",
+        s if s >= 60.0 => "min",
+        _ => "s",
+    };
+    if (time - time.round()).abs() < 1e-6 {
+        format!("{time:.0} {name}")
+    } else {
+        format!("{time:.1} {name}")
     }
 }
 
