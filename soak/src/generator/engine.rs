@@ -266,7 +266,7 @@ impl Engine {
             if self.user(user).wheel_us == due.at_us {
                 self.user(user).wheel_us = NEVER;
                 let now_us = self.now_us();
-                self.look_at(user, now_us);
+                self.look_at(user, now_us.min(self.boundary_us), now_us);
                 self.arm(user);
             }
         }
@@ -287,21 +287,21 @@ impl Engine {
         }
     }
 
-    /// Does what is due for a user.
-    pub(super) fn look_at(&mut self, number: u32, now_us: u64) {
+    /// Does what is due for a user: what is intended up to `until_us`, for the rest belongs to the next interval.
+    fn look_at(&mut self, number: u32, until_us: u64, now_us: u64) {
         self.advance(number, now_us);
         while let Some(nth) = self
             .user(number)
             .retries
             .iter()
-            .position(|(at_us, _)| *at_us <= now_us)
+            .position(|(at_us, _)| *at_us <= until_us)
         {
             self.retry(number, nth, now_us);
         }
         loop {
             let hurry = self.crowd.hurry();
             let (pace, user) = (&self.pace, &mut self.users[number as usize]);
-            match user.schedule.take(now_us, pace, hurry) {
+            match user.schedule.take(until_us, pace, hurry) {
                 None => break,
                 Some(Action::Request(kind, intended_us)) => {
                     self.late(now_us - intended_us);
