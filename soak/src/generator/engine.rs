@@ -13,7 +13,6 @@ use super::wheel::Wheel;
 use super::{Control, Output, Plan, Totals};
 use crate::case::{Case, Curve, Kind};
 use crate::checker::{Books, Checker};
-use crate::record::Phase;
 use crate::recording::Replay;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -50,7 +49,7 @@ pub(super) struct Engine {
     /// Waiting and under way now.
     pub(super) open: Open,
     /// At the beginning of the interval.
-    opened: Open,
+    pub(super) opened: Open,
     pub(super) read: Vec<u8>,
     pub(super) write: Vec<u8>,
     pub(super) timeout_us: u64,
@@ -64,14 +63,14 @@ pub(super) struct Engine {
     /// A recording instead of the schedule.
     pub(super) replay: Option<Replay>,
     stampede: Option<usize>,
-    sent_total: u64,
-    desk: Desk,
+    pub(super) sent_total: u64,
+    pub(super) desk: Desk,
     controls: Receiver<Control>,
     stops: bool,
     began: Instant,
     origin_us: u64,
-    interval_us: u64,
-    boundary_us: u64,
+    pub(super) interval_us: u64,
+    pub(super) boundary_us: u64,
 }
 
 impl Engine {
@@ -271,7 +270,7 @@ impl Engine {
             if self.user(user).wheel_us == due.at_us {
                 self.user(user).wheel_us = NEVER;
                 let now_us = self.now_us();
-                self.look_at(user, now_us);
+                self.look_at(user, now_us.min(self.boundary_us), now_us);
                 self.arm(user);
             }
         }
@@ -292,21 +291,21 @@ impl Engine {
         }
     }
 
-    /// Does what is due for a user.
-    pub(super) fn look_at(&mut self, number: u32, now_us: u64) {
+    /// Does what is due for a user: what is intended up to `until_us`, for the rest belongs to the next interval.
+    fn look_at(&mut self, number: u32, until_us: u64, now_us: u64) {
         self.advance(number, now_us);
         while let Some(nth) = self
             .user(number)
             .retries
             .iter()
-            .position(|(at_us, _)| *at_us <= now_us)
+            .position(|(at_us, _)| *at_us <= until_us)
         {
             self.retry(number, nth, now_us);
         }
         loop {
             let hurry = self.crowd.hurry();
             let (pace, user) = (&self.pace, &mut self.users[number as usize]);
-            match user.schedule.take(now_us, pace, hurry) {
+            match user.schedule.take(until_us, pace, hurry) {
                 None => break,
                 Some(Action::Request(kind, intended_us)) => {
                     self.late(now_us - intended_us);
@@ -453,75 +452,5 @@ impl Engine {
         }
         self.stampede = (to < self.users.len()).then_some(to);
         self.stampede.is_some()
-    }
-
-    /// Ends an interval.
-    fn cut(&mut self, now_us: u64) {
-        let (from_us, to_us) = (self.boundary_us - self.interval_us, self.boundary_us);
-        let behind_max_us = micros(self.case.bounds.behind_max);
-        let overslept_us = now_us - to_us;
-        let counts = self.checker.take_counts();
-        let unbalanced = self.tally.unbalanced(&self.opened, &self.open);
-        let (users, users_intended) = self.crowd.present();
-        let phase = self.phase(from_us);
-        for kind in Kind::ALL {
-            self.sent_total += self.tally.of(kind).sent;
-        }
-        let record = &mut self.tally.record;
-        record.from_ms = from_us / 1_000;
-        record.to_ms = to_us / 1_000;
-        record.phase = phase;
-        record.users = users;
-        record.users_intended = users_intended;
-        record.stale = counts.stale;
-        record.finds = counts.finds;
-        record.credits = counts.credits;
-        record.expiries = counts.expiries;
-        record.behind_us_max = record.behind_us_max.max(overslept_us);
-        let mut invalid = Vec::new();
-        if record.behind_us_max > behind_max_us {
-            invalid.push(format!(
-                "the generator fell behind its schedule by {} us, more than {behind_max_us}",
-                record.behind_us_max
-            ));
-        }
-        invalid.extend(unbalanced);
-        if let Some(broken) = self.replay.as_mut().and_then(|replay| replay.broken.take()) {
-            invalid.push(format!("the recording ends early: {broken}"));
-        }
-        if std::mem::take(&mut self.exhausted) {
-            invalid.push("the generator ran out of descriptors or ports".to_owned());
-        }
-        if self.checker.books_refused > 0 {
-            invalid.push(format!(
-                "the books did not take {} entries",
-                self.checker.books_refused
-            ));
-            self.checker.books_refused = 0;
-        }
-        if self.desk.lost > 0 {
-            invalid.push(format!(
-                "{} records were lost: nobody took them in time",
-                self.desk.lost
-            ));
-            self.desk.lost = 0;
-        }
-        record.invalid = invalid;
-        let full = std::mem::take(&mut self.tally);
-        self.tally = self.desk.interval(full);
-        self.opened = self.open;
-        self.boundary_us += self.interval_us;
-    }
-
-    /// What part of the run a moment lies in.
-    fn phase(&self, at_us: u64) -> Phase {
-        let at = Duration::from_micros(at_us);
-        if at < self.case.warmup {
-            Phase::Warmup
-        } else if at < self.case.event_lasts() {
-            Phase::Event
-        } else {
-            Phase::Settle
-        }
     }
 }

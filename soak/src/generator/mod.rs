@@ -17,7 +17,7 @@
 //! | [`request`], [`answer`], [`socket`] | HTTP/1.1 |
 //! | [`user`], [`network`] | a user's state; the network's model |
 //! | [`engine`], [`exchange`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; answers to the checker; the back end; recordings |
-//! | [`tally`], [`desk`] | counts; the thread that writes them out |
+//! | [`tally`], [`intervals`], [`desk`] | counts; their end; the thread that writes them out |
 
 pub mod answer;
 mod bulk;
@@ -25,6 +25,7 @@ mod crowd;
 mod desk;
 mod engine;
 mod exchange;
+mod intervals;
 pub mod network;
 mod replayed;
 pub mod request;
