@@ -445,10 +445,11 @@ fn a_crash_may_take_the_entry_of_a_find_whose_number_is_not_the_last() {
     let run = Run::new(&collected(1, 2));
     let mut ledger = Ledger::default();
     ledger.player(1).find(1).credit(1, 5).find(2).credit(2, 5);
-    let (_, findings) = run.compare(&ledger.export(), &[]);
+    let export = ledger.export();
+    let (_, findings) = run.compare(&export, &[]);
     assert_eq!(kinds(&findings), ["ledger"]);
     resume(run.dir()).expect("resumed");
-    let (_, findings) = run.compare(&ledger.export(), &[]);
+    let (_, findings) = run.compare(&export, &[]);
     assert_eq!(findings, []);
 }
 
