@@ -4,11 +4,11 @@
 //! side then.
 
 //!
-//! - [`writer`]: the thread, and going on after a crash.
+//! - [`mod@writer`]: the thread, and going on after a crash.
 //! - [`segment`]: the files.
 //! - [`sort`]: sorting in constant memory.
 //! - [`ledger`]: the product's export, read into the same numbers.
-//! - [`compare`]: the two held against each other.
+//! - [`mod@compare`]: the two held against each other.
 //! - [`ids`]: how users and finds are named.
 
 pub mod compare;

@@ -83,7 +83,7 @@ fn rate_text(rate: f64) -> String {
         let digits = format!("{rate:.0}");
         let mut text = String::new();
         for (at, digit) in digits.chars().enumerate() {
-            if at > 0 && (digits.len() - at) % 3 == 0 {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
                 text.push(',');
             }
             text.push(digit);

@@ -1,7 +1,7 @@
 //! A run, from its first line to its verdict.
 //!
 //! - [`clock`]: the run's time. [`records`]: its files. [`reconcile`]: the harness's counts against the system's.
-//! - [`facts`]: versions and the machine. [`resume`]: where a run goes on after a crash of the harness. [`finish`]: the final check.
+//! - [`facts`]: versions and the machine. [`mod@resume`]: where a run goes on after a crash of the harness. [`finish`]: the final check.
 //!
 //! Threads: the generator's loop, the books' writer, the faults', one a road, and this one, which waits for intervals,
 //! samples, reconciles and writes. All that is kept in memory is of one interval.
