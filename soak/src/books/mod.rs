@@ -24,7 +24,8 @@ mod writer;
 pub use compare::compare;
 pub use segment::{BLOCK_ENTRIES_MAX, ENTRY_BYTES, SEGMENT_BYTES_MAX};
 pub use writer::{
-    LOST_ENTRIES_MAX, QUEUE_ENTRIES_MAX, UNSYNCED_ENTRIES_MAX, UNSYNCED_MAX, Writer, resume, writer,
+    LOST_ENTRIES_MAX, OUT_OF_ORDER_MAX, QUEUE_ENTRIES_MAX, UNSYNCED_ENTRIES_MAX, UNSYNCED_MAX,
+    Writer, resume, writer,
 };
 
 /// Takes what clients are told.

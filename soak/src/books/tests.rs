@@ -440,6 +440,20 @@ fn a_torn_tail_is_no_matter_to_a_run_that_was_resumed_and_unchecked_in_another()
 }
 
 #[test]
+fn a_crash_may_take_the_entry_of_a_find_whose_number_is_not_the_last() {
+    // Number 1 was given first and left last: the crash took its entry.
+    let run = Run::new(&collected(1, 2));
+    let mut ledger = Ledger::default();
+    ledger.player(1).find(1).credit(1, 5).find(2).credit(2, 5);
+    let export = ledger.export();
+    let (_, findings) = run.compare(&export, &[]);
+    assert_eq!(kinds(&findings), ["ledger"]);
+    resume(run.dir()).expect("resumed");
+    let (_, findings) = run.compare(&export, &[]);
+    assert_eq!(findings, []);
+}
+
+#[test]
 fn a_damaged_block_in_the_middle_is_an_error() {
     let many: Vec<Entry> = (1..40_000)
         .map(|find| entry(1, find, Told::Sent, 0))

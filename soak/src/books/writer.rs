@@ -20,6 +20,9 @@ pub const UNSYNCED_MAX: Duration = Duration::from_secs(1);
 /// The most entries that a crash can take with it.
 pub const LOST_ENTRIES_MAX: u64 =
     (QUEUE_ENTRIES_MAX + UNSYNCED_ENTRIES_MAX + BLOCK_ENTRIES_MAX) as u64;
+/// How far before the greatest number in the books a lost one may lie: a find gets its number when it begins, and is entered
+/// when it leaves, which for a user whose connection is busy, or in bulk, is after others.
+pub const OUT_OF_ORDER_MAX: u64 = 16_384;
 /// How long an entry may wait for its block to fill.
 const BLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -150,7 +153,7 @@ pub fn resume(dir: &Path) -> io::Result<u64> {
         Ok(())
     })?;
     let cut = Cut {
-        after: last,
+        after: last.saturating_sub(OUT_OF_ORDER_MAX),
         until: last + LOST_ENTRIES_MAX + 1,
     };
     let mut line = serde_json::to_string(&cut)?;

@@ -20,6 +20,9 @@ const SLACK: f64 = 3.0;
 /// A question that came later than this share of the interval cannot say what happened in it.
 const LATE_SHARE_MAX: f64 = 0.5;
 
+/// So many times an interval's mean may the rate be at its edges: users arrive, a fault begins or ends.
+const RATE_MAX: f64 = 2.0;
+
 /// What the names of servers begin with.
 const SERVERS: &str = "serve";
 const REQUESTS: &str = "trove_http_request_duration_seconds_count";
@@ -249,7 +252,7 @@ impl Reconciler {
         };
         let (sent, failures) = (sent as f64, failures as f64);
         let rate = if edges.length_s > 0.0 {
-            sent / edges.length_s
+            RATE_MAX * sent / edges.length_s
         } else {
             0.0
         };
