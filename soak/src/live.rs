@@ -1,7 +1,7 @@
 //! What is seen while a run goes on: on a terminal a bar with the last interval's figures, elsewhere a line now and then.
 
 use crate::case::{Case, Kind};
-use crate::record::Interval;
+use crate::record::{Interval, KindCounts};
 use crate::verdict::{at, ms};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
@@ -91,11 +91,7 @@ fn clock(ms: u64) -> String {
 fn line(interval: &Interval, status: &str) -> String {
     let seconds = (interval.to_ms.saturating_sub(interval.from_ms) as f64 / 1e3).max(1e-3);
     let requests: u64 = interval.kinds.values().map(|counts| counts.answered).sum();
-    let failed: u64 = interval
-        .kinds
-        .values()
-        .flat_map(|counts| counts.failed.values())
-        .sum();
+    let failed: u64 = interval.kinds.values().map(KindCounts::failures).sum();
     let polls = interval.kinds.get(&Kind::Poll);
     let p99 = polls.and_then(|polls| polls.latency.values().ok().flatten());
     let mut line = format!(

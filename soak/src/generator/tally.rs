@@ -69,8 +69,8 @@ impl Drop {
             Self::Offline => "offline",
             Self::Lost => "lost",
             Self::UserGone => "user_gone",
-            Self::GaveUp => "gave_up",
-            Self::BulkFull => "bulk_full",
+            Self::GaveUp => crate::record::GAVE_UP,
+            Self::BulkFull => crate::record::BULK_FULL,
         }
     }
 }

@@ -127,12 +127,36 @@ pub struct KindCounts {
     pub answered: u64,
     /// Failed, by reason (`timeout`, `broken`, `connect`, `503`, `500` …).
     pub failed: BTreeMap<String, u64>,
-    /// Never sent, by reason (`offline`, `lost`: the network model's, `user_gone`).
+    /// Never sent, by reason: `offline`, `lost` and `user_gone` are the model's doing, [`GAVE_UP`] and [`BULK_FULL`] the
+    /// system's, and count as failures.
     pub dropped: BTreeMap<String, u64>,
     /// From the intended time to the last byte of the answer, or to when it failed or was given up.
     pub latency: Histogram,
     /// From when it was sent instead.
     pub service: Histogram,
+}
+
+/// Dropped because it waited for the user's earlier requests as long as a request may take.
+pub const GAVE_UP: &str = "gave_up";
+/// Dropped because too many finds waited for the back end.
+pub const BULK_FULL: &str = "bulk_full";
+
+impl KindCounts {
+    /// What the system did not do: requests that failed, and those that could never be sent because earlier ones were not
+    /// answered.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failed.values().sum::<u64>() + self.dropped_by_system()
+    }
+
+    /// The share of [`KindCounts::failures`] that was never sent.
+    #[must_use]
+    pub fn dropped_by_system(&self) -> u64 {
+        [GAVE_UP, BULK_FULL]
+            .iter()
+            .filter_map(|reason| self.dropped.get(*reason))
+            .sum()
+    }
 }
 
 /// Microseconds, three significant digits, as HdrHistogram's V2 encoding in base64; empty: no value.

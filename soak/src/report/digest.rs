@@ -226,7 +226,7 @@ impl Digest {
             }
             let counts = KindStretch {
                 answered: counts.answered,
-                failed: counts.failed.values().sum(),
+                failed: counts.failures(),
                 latency_us,
             };
             stretch.kinds.insert(*kind, counts);

@@ -1,7 +1,7 @@
 //! Objectives over the judged intervals, and allowances over those in which something was being broken.
 
 use crate::case::{Case, Kind, Objective};
-use crate::record::{FaultMark, Interval, LATENCY_US_MAX};
+use crate::record::{FaultMark, GAVE_UP, Interval, LATENCY_US_MAX};
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -201,7 +201,7 @@ impl Speed {
             group.verdict.intervals += 1;
             for (kind, counts) in &interval.kinds {
                 if let Some(failed) = group.verdict.failed.get_mut(kind) {
-                    failed.failed += counts.failed.values().sum::<u64>();
+                    failed.failed += counts.failures();
                 }
                 if *kind == Kind::Poll
                     && let Some(values) = values(&counts.latency)?
@@ -215,7 +215,7 @@ impl Speed {
             let Some(counts) = interval.kinds.get(&judged.objective.request) else {
                 continue;
             };
-            let failed: u64 = counts.failed.values().sum();
+            let failed = counts.failures();
             judged.requests += counts.answered + failed;
             judged.failed += failed;
             let Some(values) = values(&counts.latency)? else {
@@ -224,8 +224,9 @@ impl Speed {
             let above = us(judged.objective.failed_above);
             if above > 0 {
                 let slow = values.count_between(above + 1, u64::MAX);
-                // What timed out is among the slow ones and among the failed ones.
-                let both = counts.failed.get("timeout").copied().unwrap_or(0);
+                // What timed out, or waited in vain to be sent, is among the slow ones and among the failed ones.
+                let both = counts.failed.get("timeout").copied().unwrap_or(0)
+                    + counts.dropped.get(GAVE_UP).copied().unwrap_or(0);
                 judged.failed += slow.saturating_sub(both);
             }
             judged.latency.add(&values)?;
