@@ -5,7 +5,7 @@
     cargo build --release && benches/measuring.py
 
 Twice over. By valgrind's callgrind: instructions in user space a poll, from memory, over one connection: the difference
-between many polls and few, so that the start does not count; the same in every run on a machine. And by CPU time (user and
+between many polls and few, so that the start does not count; only what timers do meanwhile differs from run to run. And by CPU time (user and
 system) a poll under wrk at 64 connections, both servers in turn, round after round: this is the share that counts, and it is
 noisy where others use the machine. Needs valgrind and wrk from Debian.
 """

@@ -168,6 +168,7 @@ fn a_dropped_ticket_is_a_502_and_a_broken_answer_a_500() {
     drop(taking.ticket("/later/a"));
     let reply = client.reply();
     assert_eq!((reply.status, reply.code()), (502, "no_answer"));
+    assert_eq!(reply.field("x-site"), Some("1"));
     client.send(&get("/later/b"));
     taking.ticket("/later/b").answer(|answer| {
         answer.status(200).field("a", "b\r\nc: d").body(b"");
@@ -253,7 +254,9 @@ fn a_ticket_can_hand_its_request_to_call() {
     let mut client = taking.connect();
     client.send(&[post("/later/on", "original"), get("/now")].concat());
     let head = b"POST /streamed HTTP/1.1\r\nhost: x\r\nx-added: 1\r\ncontent-length: 3\r\n\r\n";
-    taking.ticket("/later/on").call(head, b"new");
+    taking
+        .ticket("/later/on")
+        .call(head, b"new", trove::front::Tried(0));
     assert_eq!(client.reply().text(), "called new");
     assert_eq!(client.reply().text(), "now");
     for (head, body) in [
@@ -267,7 +270,9 @@ fn a_ticket_can_hand_its_request_to_call() {
     ] {
         let mut client = taking.connect();
         client.send(&get("/later/bad"));
-        taking.ticket("/later/bad").call(head, body);
+        taking
+            .ticket("/later/bad")
+            .call(head, body, trove::front::Tried(0));
         assert_eq!(client.reply().code(), "internal");
     }
 }

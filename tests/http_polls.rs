@@ -323,8 +323,10 @@ fn two_phones_of_one_player_each_see_every_find() {
                 scope.spawn(move || {
                     let mut seen = BTreeSet::new();
                     let mut cursor = phone.poll()["cursor"].as_str().unwrap().to_owned();
+                    let until = std::time::Instant::now() + http_site::PATIENCE;
                     loop {
                         let poll = phone.since(&cursor);
+                        assert!(std::time::Instant::now() < until, "never all of it: {poll}");
                         seen.extend(ids(&poll).into_iter().map(str::to_owned));
                         cursor = poll["cursor"].as_str().unwrap().to_owned();
                         if poll["balance"] == 3 * FINDS {
@@ -336,7 +338,11 @@ fn two_phones_of_one_player_each_see_every_find() {
             .collect();
         scope.spawn(|| {
             let mut other = site.player("bob");
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            // A fact that fails below must end the test, so this ends by itself too.
+            let until = std::time::Instant::now() + 2 * http_site::PATIENCE;
+            while !done.load(std::sync::atomic::Ordering::Relaxed)
+                && std::time::Instant::now() < until
+            {
                 other.poll();
             }
         });

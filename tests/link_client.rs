@@ -106,6 +106,43 @@ async fn an_answer_that_cannot_be_sent_is_a_502_and_the_link_goes_on() {
 }
 
 #[tokio::test]
+async fn the_place_of_an_overdue_request_is_kept_until_the_servers_last_word() {
+    let (shim, mut raw) = evil().await;
+    let mut askers = Vec::new();
+    // The first has the longer time: the second is overdue alone.
+    for (n, deadline_ms) in [(0, 60_000), (1, 50)] {
+        let mut asker = Asker::connect(shim.address).await;
+        asker
+            .send(format!(
+                "GET /{n} HTTP/1.1\r\nhost: x\r\nx-deadline-ms: {deadline_ms}\r\n\r\n"
+            ))
+            .await;
+        assert!(matches!(raw.next().await, Got::Request(t, _) if t == tag(n, 1)));
+        askers.push(asker);
+    }
+    let late = askers[1].reply_to("GET").await.expect("an answer");
+    assert_eq!(late.status, 504);
+    // The server is told that nobody waits for it.
+    let cancel = [1u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
+    assert_eq!(raw.next().await, Got::Other(4, cancel));
+    assert_eq!(shim.pass.in_flight(), 2);
+    // What its client asks next has another place, and what the server says to the first is for nobody.
+    askers[1].send("GET /2 HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(matches!(raw.next().await, Got::Request(t, _) if t == tag(2, 1)));
+    raw.send(&[answer(tag(1, 1), "late"), answer(tag(2, 1), "third")])
+        .await;
+    let third = askers[1].reply_to("GET").await.expect("an answer");
+    assert_eq!((third.status, third.text()), (200, "third".to_owned()));
+    raw.send(&[answer(tag(0, 1), "first")]).await;
+    let first = askers[0].reply_to("GET").await.expect("an answer");
+    assert_eq!((first.status, first.text()), (200, "first".to_owned()));
+    assert_eq!((shim.pass.links(), shim.pass.in_flight()), (1, 0));
+    // Now the place is free, and has its next serial.
+    askers[0].send("GET /3 HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(matches!(raw.next().await, Got::Request(t, _) if t.serial == 2 || t.place == 3));
+}
+
+#[tokio::test]
 async fn a_cancelled_place_is_kept_until_the_servers_last_word() {
     let (shim, mut raw) = evil().await;
     // Four requests are all that this server takes.

@@ -356,13 +356,13 @@ pub(super) fn push_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// A whole refusal. `retry_after_s` is sent with a 503.
+/// A whole refusal, with the fields that `sign` adds unless they cannot be sent. `retry_after_s` is sent with a 503.
 pub(super) fn push_refusal(
     out: &mut Vec<u8>,
     refusal: Refusal,
-    head_only: bool,
-    date: &[u8],
+    (head_only, date): (bool, &[u8]),
     retry_after_s: u32,
+    sign: impl Fn(&mut Answer<'_>),
 ) {
     let (status, _, _) = refusal.describe();
     let shape = Shape {
@@ -370,23 +370,49 @@ pub(super) fn push_refusal(
         head_only,
         date,
     };
-    push_head(out, status, shape);
-    out.extend_from_slice(b"content-type: application/problem+json\r\ncache-control: no-store\r\n");
-    if status == 503 {
-        out.extend_from_slice(b"retry-after: ");
-        push_number(out, retry_after_s.into());
-        out.extend_from_slice(b"\r\n");
-    }
-    let body = refusal.problem_json();
-    push_length(out, status, body.len() as u64);
-    if !head_only {
-        out.extend_from_slice(body.as_bytes());
+    for is_signed in [true, false] {
+        let mut answer = Answer::new(out, shape);
+        answer
+            .status(status)
+            .content_type("application/problem+json")
+            .field("cache-control", "no-store");
+        if status == 503 {
+            answer.field_with("retry-after", |out| push_number(out, retry_after_s.into()));
+        }
+        if is_signed {
+            sign(&mut answer);
+        }
+        answer.body(refusal.problem_json().as_bytes());
+        if answer.finish().is_ok() {
+            return;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_goes_without_a_signature_that_cannot_be_sent() {
+        let write = |value: &str| {
+            let mut out = b"before".to_vec();
+            push_refusal(
+                &mut out,
+                Refusal::AnswerTimeout,
+                (false, b""),
+                7,
+                |answer| {
+                    answer.field("x-a", value);
+                },
+            );
+            String::from_utf8(out).unwrap()
+        };
+        let (signed, unsigned) = (write("b"), write("b\r\nc: d"));
+        assert!(signed.starts_with("beforeHTTP/1.1 503 ") && signed.contains("\r\nx-a: b\r\n"));
+        assert_eq!(unsigned, signed.replace("x-a: b\r\n", ""));
+        assert!(unsigned.contains("\r\nretry-after: 7\r\n"));
+    }
 
     fn shape(head_only: bool) -> Shape<'static> {
         Shape {

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::answer::push_refusal;
 use super::exchange::Exchange;
 use super::refusal::Refusal;
 use super::scratch::Scratch;
@@ -363,8 +362,9 @@ where
     pub(super) fn refuse_method(&mut self, s: &mut Scratch, refusal: Refusal, head_only: bool) {
         self.exchange = None;
         count(&self.front.counters.refused_requests);
-        let retry_after_s = self.front.retry_after_s();
-        push_refusal(&mut s.out, refusal, head_only, &s.date, retry_after_s);
+        let shape = (head_only, &*s.date);
+        self.front
+            .push_refusal(&mut s.out, refusal, shape, self.arrived);
         self.client_is_done = false;
         self.stage = Stage::Closing;
     }

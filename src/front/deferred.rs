@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Backend;
 use super::answer::Shape;
 use super::connection::{Connection, Flow, Sent, Stage, Timer};
-use super::desk::{Collected, TakenShape};
+use super::desk::{Collected, TakenShape, Tried};
 use super::exchange::Exchange;
 use super::head::{Head, Origin, field_slots};
 use super::refusal::Refusal;
@@ -39,9 +39,11 @@ where
                 shape,
                 request,
                 head_bytes,
+                tried,
             } => {
                 self.stage = Stage::Exchanging;
-                if let Err(refusal) = self.call_late(cx, s, shape, &request, head_bytes) {
+                let request = request.split_at(head_bytes);
+                if let Err(refusal) = self.call_late(cx, s, shape, request, tried) {
                     self.refuse_method(s, refusal, shape.head_only);
                 }
                 Flow::Go
@@ -65,10 +67,9 @@ where
         cx: &mut Context<'_>,
         s: &Scratch,
         shape: TakenShape,
-        request: &[u8],
-        head_bytes: usize,
+        (raw, body): (&[u8], &[u8]),
+        tried: Tried,
     ) -> Result<(), Refusal> {
-        let (raw, body) = request.split_at(head_bytes);
         let origin = Origin {
             peer: self.peer,
             arrived: self.arrived,
@@ -85,8 +86,9 @@ where
             date: &s.date,
         };
         let body = Bytes::copy_from_slice(body);
-        let (mut exchange, request) =
+        let (mut exchange, mut request) =
             Exchange::begin_whole(&self.front, &head, raw, shape, body, cx.waker())?;
+        request.extensions_mut().insert(tried);
         self.timer = Timer::None;
         exchange.call(&self.front, request).map_err(|()| {
             super::count(&self.front.counters.panics);

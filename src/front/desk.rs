@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Persistence, Shape};
 use super::head::Head;
@@ -25,8 +26,13 @@ pub(super) struct Desk {
     pub(super) seats: Seats,
     pub(super) phase: AtomicU8,
     pub(super) unix_s: AtomicU64,
+    /// [`Backend::sign`](super::Backend::sign).
+    pub(super) sign: Sign,
     places: Mutex<Places>,
 }
+
+/// Adds what every answer carries to one of a request that took so long.
+pub(super) type Sign = Box<dyn Fn(Duration, &mut Answer<'_>) + Send + Sync>;
 
 /// One request that waits for its answer, each of another connection: there are never more than connections.
 struct Place {
@@ -44,6 +50,7 @@ struct Place {
 pub(super) struct TakenShape {
     pub(super) persistence: Persistence,
     pub(super) head_only: bool,
+    pub(super) arrived: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +65,7 @@ enum Outcome {
     /// The buffer has a request, with a head of so many bytes, that goes to `call` after all.
     Called {
         head_bytes: usize,
+        tried: Tried,
     },
 }
 
@@ -82,13 +90,20 @@ pub(super) enum Collected {
         shape: TakenShape,
         request: Vec<u8>,
         head_bytes: usize,
+        tried: Tried,
     },
 }
 
+/// How often a request that a ticket handed to [`Backend::call`](super::Backend::call) may have been carried out before;
+/// among its extensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried(pub u8);
+
 impl Desk {
-    pub(super) fn new(seats: Seats) -> Arc<Desk> {
+    pub(super) fn new(seats: Seats, sign: Sign) -> Arc<Desk> {
         Arc::new(Desk {
             seats,
+            sign,
             phase: AtomicU8::new(Phase::Serving as u8),
             unix_s: AtomicU64::new(unix_s()),
             places: Mutex::default(),
@@ -143,10 +158,11 @@ impl Desk {
                 Collected::Answered { closes }
             }
             Outcome::Broken => Collected::Broken,
-            Outcome::Called { head_bytes } => Collected::Called {
+            Outcome::Called { head_bytes, tried } => Collected::Called {
                 shape: slot.shape,
                 request: std::mem::take(&mut slot.buffer),
                 head_bytes,
+                tried,
             },
         };
         places.give_back(place);
@@ -242,6 +258,12 @@ impl Ticket {
             .is_some()
     }
 
+    /// When the last byte of its request's head had been read.
+    #[must_use]
+    pub fn arrived(&self) -> Instant {
+        self.shape.arrived
+    }
+
     /// What [`Backend::gone`](super::Backend::gone) is told if the client goes away while this request waits. `None`, as
     /// at first: it is not told.
     /// Gives whether it still waits.
@@ -263,10 +285,12 @@ impl Ticket {
     }
 
     /// Hands the request to [`Backend::call`](super::Backend::call) after all, as `head` (from the request line to the
-    /// empty line, as it is to be there) and `body`, which is whole. A head that cannot be read is answered 500.
-    pub fn call(mut self, head: &[u8], body: &[u8]) {
+    /// empty line, as it is to be there) and `body`, which is whole. A head that cannot be read is answered 500. `tried`
+    /// goes along.
+    pub fn call(mut self, head: &[u8], body: &[u8], tried: Tried) {
         let outcome = Outcome::Called {
             head_bytes: head.len(),
+            tried,
         };
         self.settle(outcome, [head, body]);
     }
@@ -306,11 +330,15 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.serial != 0 {
+            let desk = self.desk.clone();
+            let took = self.shape.arrived.elapsed();
             self.write(|answer| {
                 answer
                     .status(502)
                     .content_type("application/problem+json")
-                    .field("cache-control", "no-store")
+                    .field("cache-control", "no-store");
+                (desk.sign)(took, answer);
+                answer
                     .body(br#"{"type":"about:blank","title":"No answer arrived from the server","status":502,"code":"no_answer"}"#);
             });
         }
@@ -339,6 +367,7 @@ impl<'a> Offer<'a> {
         let shape = TakenShape {
             persistence: shape.persistence,
             head_only: shape.head_only,
+            arrived: head.arrived(),
         };
         Offer {
             head,

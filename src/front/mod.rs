@@ -20,6 +20,7 @@
 //!   tell, as ever.)
 //! - A panic of the backend ends one connection.
 //!
+//! - Every answer carries what [`Backend::sign`] writes or what the backend wrote itself: refusals are no exception.
 //! - A request that was taken is answered once: by its ticket, or with 502 if that is dropped, or with 503 when its time is
 //!   over. A ticket knows its request by a number that is never used again, and opens no other.
 //!
@@ -54,6 +55,7 @@ mod trace;
 mod upgrade;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
@@ -68,7 +70,7 @@ pub use apart::{Apart, FieldLines};
 pub use body::{Body, BodyError};
 pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
-pub use desk::{Offer, Ticket};
+pub use desk::{Offer, Ticket, Tried};
 pub use framing::{Framing, connection_options};
 pub use head::{FieldSlots, Head, Origin, Sending, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
@@ -142,6 +144,12 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (answered_after, reading);
     }
 
+    /// Fields that every answer carries, for those that the front gives itself: its refusals, and the 502 of a ticket that
+    /// was dropped. `took` is the time since the request was read, as far as it was.
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        let _ = (took, answer);
+    }
+
     /// The most bytes that this request's body may have, where it is not [`Limits::body_bytes_max`].
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         let _ = head;
@@ -207,8 +215,11 @@ impl<B: Backend> Front<B> {
     pub fn new(backend: Arc<B>, limits: Limits) -> Result<Arc<Front<B>>, LimitsError> {
         limits.check()?;
         Ok(Arc::new(Front {
+            desk: Desk::new(
+                Seats::new(limits.connections_max + limits.refusals_max),
+                sign_of(&backend),
+            ),
             backend,
-            desk: Desk::new(Seats::new(limits.connections_max + limits.refusals_max)),
             limits,
             counters: Counters::default(),
             refusing: AtomicU32::new(0),
@@ -283,10 +294,22 @@ impl<B: Backend> Front<B> {
     fn refusal(&self, refusal: Refusal) -> Vec<u8> {
         let mut answer = Vec::new();
         let scratch = scratch::Scratch::take(self.desk.unix_s.load(Relaxed));
-        let retry_after_s = self.retry_after_s();
-        answer::push_refusal(&mut answer, refusal, false, &scratch.date, retry_after_s);
+        let shape = (false, &*scratch.date);
+        self.push_refusal(&mut answer, refusal, shape, Instant::now());
         scratch.give_back();
         answer
+    }
+
+    /// Writes a refusal of a request that arrived at `arrived`: whether it was HEAD, and `date: …`.
+    fn push_refusal(
+        &self,
+        out: &mut Vec<u8>,
+        refusal: Refusal,
+        shape: (bool, &[u8]),
+        arrived: Instant,
+    ) {
+        let sign = |answer: &mut Answer<'_>| (self.desk.sign)(arrived.elapsed(), answer);
+        answer::push_refusal(out, refusal, shape, self.retry_after_s(), sign);
     }
 
     /// Seconds that a refused client is asked to stay away: spread, so that a crowd does not return as one.
@@ -301,6 +324,18 @@ impl<B: Backend> Front<B> {
         let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         self.limits.retry_after_s_min + u32::try_from(hash % u64::from(spread)).unwrap_or(0)
     }
+}
+
+/// [`Backend::sign`], for whoever does not know the backend. Where it panics, fields are missing and nothing else.
+fn sign_of<B: Backend>(backend: &Arc<B>) -> desk::Sign {
+    let backend = backend.clone();
+    Box::new(move |took, answer| {
+        // Safe to go on after a panic: an answer that it left half written cannot be sent, and is written anew.
+        let signed = catch_unwind(AssertUnwindSafe(|| backend.sign(took, answer)));
+        if signed.is_err() {
+            answer.status(0);
+        }
+    })
 }
 
 fn unix_s() -> u64 {

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE};
@@ -27,13 +27,15 @@ pub(super) struct CallShape {
 
 /// Gives a request to `backend`; its answer goes to `calls`. Its tag is open.
 pub(super) fn spawn<B: Backend>(
-    backend: &B,
+    backend: &Arc<B>,
     request: http::Request<Body>,
     calls: &Arc<Calls>,
     shape: CallShape,
     limits: &LinkLimits,
 ) {
     let guard = Settling {
+        backend: backend.clone(),
+        arrived: Instant::now(),
         calls: calls.clone(),
         shape,
     };
@@ -153,12 +155,14 @@ fn write(answer: &mut Answer<'_>, parts: &Parts, whole: &Whole, shape: CallShape
 }
 
 /// Has the last word on a request whatever becomes of its call, a panic included.
-struct Settling {
+struct Settling<B: Backend> {
+    backend: Arc<B>,
+    arrived: Instant,
     calls: Arc<Calls>,
     shape: CallShape,
 }
 
-impl Settling {
+impl<B: Backend> Settling<B> {
     fn answer(&self, write: impl FnOnce(&mut Answer<'_>)) {
         self.calls.settle(self.shape.tag, |out| {
             push_answer(out, self.shape.tag, self.shape.head_only, |answer| {
@@ -175,10 +179,14 @@ impl Settling {
     }
 }
 
-impl Drop for Settling {
+impl<B: Backend> Drop for Settling<B> {
     fn drop(&mut self) {
         // Nothing, unless the call has panicked.
-        self.answer(|answer| push_refusal(answer, Refusal::Internal));
+        self.answer(|answer| {
+            push_refusal(answer, Refusal::Internal, |answer| {
+                self.backend.sign(self.arrived.elapsed(), answer);
+            });
+        });
     }
 }
 
@@ -192,7 +200,7 @@ pub(super) fn push_answer(
     let at = frame::open_answer(out);
     let written = Apart::write(out, head_only, write).unwrap_or_else(|refusal| {
         Apart::write(out, head_only, |answer| {
-            push_refusal(answer, refusal);
+            push_refusal(answer, refusal, |_| {});
             true
         })
         .expect("a problem document can be sent")
@@ -210,11 +218,16 @@ pub(super) fn push_answer(
     }
 }
 
-/// A refusal as an answer of the link: it closes nothing.
-pub(super) fn push_refusal(answer: &mut Answer<'_>, refusal: Refusal) {
+/// A refusal as an answer of the link, with the fields that `sign` adds: it closes nothing.
+pub(super) fn push_refusal(
+    answer: &mut Answer<'_>,
+    refusal: Refusal,
+    sign: impl FnOnce(&mut Answer<'_>),
+) {
     answer
         .status(refusal.describe().0)
         .content_type("application/problem+json")
-        .field("cache-control", "no-store")
-        .body(refusal.problem_json().as_bytes());
+        .field("cache-control", "no-store");
+    sign(answer);
+    answer.body(refusal.problem_json().as_bytes());
 }

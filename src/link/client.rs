@@ -98,14 +98,16 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     /// Frames that wait for the driver, and the tags of the requests among them.
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     unwritten: Vec<Tag>,
     /// Requests that have ended and of which the owner was not told.
     ended: u32,
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
     free: Vec<u32>,
     spare: Vec<Vec<u8>>,
     driver: Option<Waker>,
+    /// Before this, no request under way is overdue.
+    pub(super) next_due: Option<Instant>,
     /// The driver has been woken and has not been here since.
     woken: bool,
     leaving: bool,
@@ -113,18 +115,20 @@ pub(super) struct State {
 }
 
 /// A place of tags.
-struct Place {
-    serial: u32,
-    under_way: Option<UnderWay>,
+pub(super) struct Place {
+    pub(super) serial: u32,
+    pub(super) under_way: Option<UnderWay>,
 }
 
-struct UnderWay {
-    /// `None` once the client has gone: the server has been told, and its last word on this tag is awaited.
-    ticket: Option<Ticket>,
+pub(super) struct UnderWay {
+    /// `None` once nobody waits: the server has been told, and its last word on this tag is awaited.
+    pub(super) ticket: Option<Ticket>,
     /// The request's frame, for another try.
     frame: Vec<u8>,
     course: Course,
     sent: Instant,
+    /// When it is overdue.
+    pub(super) due: Instant,
 }
 
 /// What of a request goes with it from link to link.
@@ -133,7 +137,8 @@ pub(super) struct Course {
     pub(super) mark: u32,
     /// Links that it was sent on.
     pub(super) attempts: u8,
-    pub(super) arrived: Instant,
+    /// Of these, how many may have had it carried out.
+    pub(super) tried: u8,
     /// How long links that brought no answer had it. In microseconds, as the next: this travels by value, and shall be
     /// small.
     pub(super) elsewhere_us: u32,
@@ -204,17 +209,17 @@ impl LinkClient {
     /// # Errors
     /// The ticket, and why the link does not take the request.
     pub fn send(&self, ticket: Ticket, request: &Outgoing<'_>) -> Result<(), (Ticket, Rejected)> {
-        // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
-        let arrived = request.head.arrived();
         let course = Course {
             mark: request.mark,
             attempts: 1,
-            arrived,
+            tried: 0,
             elsewhere_us: 0,
             sending_us: micros(request.head.sending()),
             trace: request.head.trace(),
         };
-        self.submit(ticket, course, request.bytes_max(), |out, tag| {
+        // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
+        let due = ticket.arrived() + Duration::from_millis(request.deadline_ms.into());
+        self.submit(ticket, (course, due), request.bytes_max(), |out, tag| {
             request.write(out, tag);
         })
     }
@@ -234,7 +239,9 @@ impl LinkClient {
             attempts: course.attempts.saturating_add(1),
             ..course
         };
-        let sent = self.submit(ticket, again, frame.len(), |out, tag| {
+        let deadline_ms = kept(&frame).map_or(0, |request| request.deadline_ms);
+        let due = Instant::now() + Duration::from_millis(deadline_ms.into());
+        let sent = self.submit(ticket, (again, due), frame.len(), |out, tag| {
             let length = u32::try_from(frame.len()).expect("a frame that was sent before");
             out.extend_from_slice(&length.to_le_bytes());
             let at = out.len();
@@ -255,7 +262,7 @@ impl LinkClient {
     fn submit(
         &self,
         mut ticket: Ticket,
-        course: Course,
+        (course, due): (Course, Instant),
         bytes_max: usize,
         write: impl FnOnce(&mut Vec<u8>, Tag),
     ) -> Result<(), (Ticket, Rejected)> {
@@ -301,6 +308,7 @@ impl LinkClient {
             return Err((ticket, Rejected::Gone));
         }
         let at = state.out.len();
+        let sent = ticket.arrived();
         write(&mut state.out, tag);
         let mut frame = state.spare.pop().unwrap_or_default();
         frame.extend_from_slice(&state.out[at + frame::LENGTH_BYTES..]);
@@ -310,8 +318,10 @@ impl LinkClient {
             frame,
             course,
             // Until it is written.
-            sent: course.arrived,
+            sent,
+            due,
         });
+        state.next_due = Some(state.next_due.map_or(due, |next| next.min(due)));
         state.unwritten.push(tag);
         wake(guard);
         Ok(())
@@ -412,8 +422,8 @@ impl State {
         why: Refused,
         tag: Tag,
     ) -> Result<Option<Returned>, FrameError> {
-        let under_way = self.finish(tag).ok_or(FrameError::NotUnderWay)?;
-        Ok(under_way.returned(Why::Refused(why)))
+        let mut under_way = self.finish(tag).ok_or(FrameError::NotUnderWay)?;
+        Ok(under_way.give_back(Why::Refused(why)))
     }
 
     /// The server takes no more requests.
@@ -437,7 +447,7 @@ impl State {
         let under_way = places.into_iter().filter_map(|place| place.under_way);
         under_way
             .inspect(|_| self.ended += 1)
-            .filter_map(|one| one.returned(Why::LinkDied))
+            .filter_map(|mut one| one.give_back(Why::LinkDied))
             .collect()
     }
 
@@ -463,8 +473,8 @@ impl State {
         self.unwritten = unwritten;
     }
 
-    /// Called by the driver at the start of its turn.
-    pub(super) fn visit(&mut self, driver: &Waker) {
+    /// Called by the driver at the start of its turn. Gives when it is to look for what is overdue.
+    pub(super) fn visit(&mut self, driver: &Waker) -> Option<Instant> {
         self.woken = false;
         if self
             .driver
@@ -473,22 +483,26 @@ impl State {
         {
             self.driver = Some(driver.clone());
         }
+        self.next_due
     }
 }
 
 impl UnderWay {
-    fn returned(self, why: Why) -> Option<Returned> {
-        let mut ticket = self.ticket?;
+    /// Takes the request from its link. `None` if nobody waits for it.
+    pub(super) fn give_back(&mut self, why: Why) -> Option<Returned> {
+        let mut ticket = self.ticket.take()?;
+        let was_tried = why != Why::Refused(Refused::Leaving);
         // Whoever has it next says what its note is.
         ticket.set_note(None).then_some(Returned {
             ticket,
-            frame: self.frame,
+            frame: std::mem::take(&mut self.frame),
             why,
             course: Course {
                 elsewhere_us: self
                     .course
                     .elsewhere_us
                     .saturating_add(micros(self.sent.elapsed())),
+                tried: self.course.tried.saturating_add(was_tried.into()),
                 ..self.course
             },
         })

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior, Sleep};
 
 use super::client::{Delivery, LinkOwner, Matched, Shared};
 use super::frame::{self, Frame, FrameError};
@@ -55,6 +55,9 @@ pub struct LinkDriver<S> {
     output: Vec<u8>,
     written: usize,
     looks: Interval,
+    /// Fires when a request may be overdue: at `due`, if there is one.
+    due_timer: Pin<Box<Sleep>>,
+    due: Option<Instant>,
     silent_looks: u32,
     stuck_looks: u32,
     /// What came with the server's hello has not been looked at.
@@ -96,6 +99,8 @@ impl<S> LinkDriver<S> {
             output: Vec::new(),
             written: 0,
             looks,
+            due_timer: Box::pin(tokio::time::sleep(period)),
+            due: None,
             silent_looks: 0,
             stuck_looks: 0,
             fresh: true,
@@ -128,7 +133,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for LinkDriver<S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LinkEnd> {
         let this = self.get_mut();
-        this.shared.lock().visit(cx.waker());
+        let due = this.shared.lock().visit(cx.waker());
+        this.look_for_overdue(due, cx);
         match this.turn(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(end) => {
@@ -158,6 +164,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
             return Poll::Ready(LinkEnd::Left);
         }
         Poll::Pending
+    }
+
+    /// Gives back what is overdue, if it is time to look. The timer is touched only when that time changes.
+    fn look_for_overdue(&mut self, mut due: Option<Instant>, cx: &mut Context<'_>) {
+        loop {
+            if due != self.due {
+                self.due = due;
+                let Some(due) = due else { return };
+                self.due_timer.as_mut().reset(due.into());
+                if self.due_timer.as_mut().poll(cx).is_pending() {
+                    return;
+                }
+            } else if due.is_none() || !self.due_timer.is_elapsed() {
+                return;
+            }
+            let overdue = {
+                let mut state = self.shared.lock();
+                let overdue = state.take_overdue(Instant::now());
+                due = state.next_due;
+                overdue
+            };
+            // Whatever comes next, the timer is set anew for it.
+            self.due = None;
+            for request in overdue {
+                self.owner.returned(request);
+            }
+        }
     }
 
     /// Reads until there is no more, or the others shall have their turn: a read that did not fill the buffer was the last,
@@ -229,7 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 mark: matched.course.mark,
                 status,
                 fields: lines,
-                arrived: matched.course.arrived,
+                arrived: matched.ticket.arrived(),
                 sent: matched.sent,
                 elsewhere: Duration::from_micros(matched.course.elsewhere_us.into()),
                 read,

@@ -17,7 +17,7 @@
 //! - **Each tag has exactly one last word**: an answer, a refusal, or the receipt of its cancelling. Only then its place is
 //!   used again, with the next serial number. A last word for a tag that is not under way, or a tag whose serial is not the
 //!   next, ends the link at once: an answer is delivered to the player who asked or to nobody.
-//! - A request whose client has gone is cancelled; what still comes for it is dropped.
+//! - A request whose client has gone, or whose deadline has, is cancelled; what still comes for it is dropped.
 //! - When a link ends, every request under way that still has its client is given back once ([`LinkOwner::returned`]).
 //! - Requests under way, frames and buffers are bounded ([`LinkLimits`]). A server whose client does not read reads no more
 //!   itself.
@@ -30,6 +30,7 @@ mod handshake;
 mod input;
 mod limits;
 mod outgoing;
+mod overdue;
 mod peers;
 mod places;
 mod returned;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::client::{Course, kept};
 use super::frame::Refused;
-use crate::front::{Answer, Ticket, TraceId};
+use crate::front::{Answer, Ticket, TraceId, Tried};
 
 /// Why a request came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,9 @@ pub enum Why {
     LinkDied,
     /// The server refused to answer.
     Refused(Refused),
+    /// The link lives, and the deadline went by without a word. The server has been told that nobody waits any more; it may
+    /// have carried the request out, or may yet.
+    Overdue,
 }
 
 /// A request whose link brought no answer. It still has its client, who waits.
@@ -42,10 +45,16 @@ impl Returned {
         self.course.attempts
     }
 
+    /// On how many of these it may have been carried out.
+    #[must_use]
+    pub fn tried(&self) -> u8 {
+        self.course.tried
+    }
+
     /// When the last byte of its head had been read from its client.
     #[must_use]
     pub fn arrived(&self) -> Instant {
-        self.course.arrived
+        self.ticket.arrived()
     }
 
     /// How long its client took to send it after its first byte.
@@ -104,10 +113,14 @@ impl Returned {
         self.ticket.is_waiting()
     }
 
-    /// Has the front give it to [`Backend::call`](crate::front::Backend::call), which can stream an answer of any size.
+    /// Has the front give it to [`Backend::call`](crate::front::Backend::call), which can stream an answer of any size, and
+    /// is told by [`Tried`] how often it may have been carried out.
     pub fn call(self) {
         match kept(&self.frame) {
-            Some(request) => self.ticket.call(request.head, request.body),
+            Some(request) => {
+                let tried = Tried(self.course.tried);
+                self.ticket.call(request.head, request.body, tried);
+            }
             None => drop(self.ticket),
         }
     }

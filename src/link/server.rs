@@ -84,6 +84,10 @@ impl<B: Backend> Backend for Linked<B> {
         self.inner.read_slowly(answered_after, reading);
     }
 
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        self.inner.sign(took, answer);
+    }
+
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         self.inner.body_bytes_max(head)
     }
@@ -216,7 +220,7 @@ impl<B: Backend> ServerLink<B> {
         let head = match Head::parse(request.head, &mut slots, &self.settings.front, origin) {
             Ok(Some(head)) if head.bytes() == request.head.len() => head,
             // The client has read it as a head, by the same rules or by larger limits.
-            Err(refusal) => return self.refuse(request, refusal),
+            Err(refusal) => return self.refuse(request, arrived, refusal),
             Ok(_) => return Err(FrameError::Malformed(0)),
         };
         let announced = match head.framing() {
@@ -232,7 +236,7 @@ impl<B: Backend> ServerLink<B> {
         if announced > 0 {
             let limit = backend.body_bytes_max(&head);
             if announced > limit.unwrap_or(self.settings.front.body_bytes_max) {
-                return self.refuse(request, Refusal::BodyTooLarge);
+                return self.refuse(request, arrived, Refusal::BodyTooLarge);
             }
         }
         let before = self.output.len();
@@ -256,13 +260,13 @@ impl<B: Backend> ServerLink<B> {
             Ok(false) => {}
             Err(_) => {
                 self.output.truncate(before);
-                return self.refuse(request, Refusal::Internal);
+                return self.refuse(request, arrived, Refusal::Internal);
             }
         }
         let body = Bytes::copy_from_slice(request.body);
         let built = match whole_request(&head, request.head, body) {
             Ok(built) => built,
-            Err(refusal) => return self.refuse(request, refusal),
+            Err(refusal) => return self.refuse(request, arrived, refusal),
         };
         let shape = CallShape {
             tag,
@@ -277,7 +281,7 @@ impl<B: Backend> ServerLink<B> {
             ),
         };
         call::spawn(
-            &*self.backend,
+            &self.backend,
             built,
             &self.calls,
             shape,
@@ -287,11 +291,18 @@ impl<B: Backend> ServerLink<B> {
     }
 
     /// Answers one request with a refusal.
-    fn refuse(&mut self, request: &RequestFrame<'_>, refusal: Refusal) -> Result<(), FrameError> {
+    fn refuse(
+        &mut self,
+        request: &RequestFrame<'_>,
+        arrived: Instant,
+        refusal: Refusal,
+    ) -> Result<(), FrameError> {
         self.calls.lock().close(request.tag);
         let head_only = request.head.trim_ascii_start().starts_with(b"HEAD ");
         push_answer(&mut self.output, request.tag, head_only, |answer| {
-            push_refusal(answer, refusal);
+            push_refusal(answer, refusal, |answer| {
+                self.backend.sign(arrived.elapsed(), answer);
+            });
             true
         });
         Ok(())

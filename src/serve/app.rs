@@ -2,22 +2,22 @@
 
 use super::beside;
 use super::catalogue::LiveHunt;
+use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
 use super::problem::Problem;
 use super::waits::{StoreWait, waited};
 use crate::auth::{Keys, TokenCache, TokenError};
 use crate::config::Settings;
 use crate::game::Millis;
-use crate::game::entry::Find;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
 use crate::metrics::redis::RedisFigures;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
-use crate::ops::{LatestFind, LatestFinds};
+use crate::ops::LatestFinds;
 use crate::sla::{SLOW_REQUESTS, Sla};
-use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
+use crate::store::{Credited, FeedEvent, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -33,16 +33,27 @@ pub const EXPORTS_MAX: usize = 3;
 /// The most events of the store that are taken in one turn of the event loop: some 100 µs.
 const EVENTS_PER_TURN: usize = 256;
 
+/// The player of a verified token.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The number.
+    pub player: PlayerId,
+    /// Where in the mirror the wallet of the player's last poll was.
+    pub place: u32,
+}
+
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
 /// nobody ever waits for it.
 pub struct Hot {
-    /// Verified tokens; the slot is the player's number once the store has given it.
-    pub tokens: TokenCache<Option<PlayerId>>,
+    /// Verified tokens; the slot is the player once the store has given the number.
+    pub tokens: TokenCache<Option<Seen>>,
     /// Wallets in memory.
     pub mirror: Mirror,
+    /// Players of whom back ends record finds.
+    pub known_players: KnownPlayers,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
-    /// How often all tokens were forgotten. What was asked about a token before must not be noted after.
+    /// How often all tokens were forgotten. What was asked about a player before must not be noted after.
     forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
@@ -50,10 +61,16 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// Forgets every verified token, because one of them may open nothing any more.
+    /// Forgets every verified token, because one of them may open nothing any more, and what else leads to a player.
     pub fn forget_tokens(&mut self) {
         self.tokens.clear();
+        self.known_players.clear();
         self.forgotten += 1;
+    }
+
+    /// How often that was done so far.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// When a client should poll next: jittered, and longer when the loop is behind.
@@ -115,6 +132,7 @@ impl App {
         let hot = Hot {
             tokens: TokenCache::new(settings.auth.token_cache_max),
             mirror: Mirror::new(settings.limits.wallets_max, settings.poll.held_max),
+            known_players: KnownPlayers::new(KNOWN_PLAYERS_MAX),
             hunts: HashMap::new(),
             forgotten: 0,
             random: SmallRng::seed_from_u64(rand::random()),
@@ -198,7 +216,7 @@ impl App {
 
     /// Whether answers may be out of date: only while the store is out of reach.
     pub fn is_stale(&self) -> bool {
-        matches!(self.store.health(), Health::Down(_))
+        self.store.is_down()
     }
 
     /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
@@ -297,10 +315,10 @@ impl App {
             let mut hot = self.hot();
             let claims = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
-                    if let Some(player) = entry.slot {
+                    if let Some(seen) = entry.slot {
                         return Ok(Caller {
                             name: entry.claims.player.clone(),
-                            player,
+                            player: seen.player,
                         });
                     }
                     entry.claims.clone()
@@ -335,7 +353,7 @@ impl App {
         if hot.forgotten == forgotten
             && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
         {
-            entry.slot = Some(player);
+            entry.slot = Some(Seen { player, place: 0 });
         }
         drop(hot);
         Ok(Caller {
@@ -358,17 +376,6 @@ impl App {
                 "this needs an admin key as the bearer token",
             )
         })
-    }
-
-    /// A find was recorded here for the first time.
-    pub fn note_find(&self, live: &LiveHunt, player: PlayerId, find: &Find) {
-        self.latest_finds.push(LatestFind {
-            found_at: find.found_at,
-            hunt: live.hunt.spec.id.to_string(),
-            treasure: find.treasure.as_ref().map(ToString::to_string),
-            player: player.to_string(),
-            coins: find.coins,
-        });
     }
 
     /// Signs a token.

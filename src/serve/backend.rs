@@ -147,6 +147,15 @@ impl Backend for AppBackend {
         poll::now(&self.app, head, answer)
     }
 
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        answer
+            .field("x-instance-id", &self.app.instance_id)
+            .field_with("server-timing", |out| {
+                out.extend_from_slice(b"app;dur=");
+                poll::write_ms(out, took);
+            });
+    }
+
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         let settings = self.app.settings();
         let bytes = match route_of(head.method(), head.path()) {

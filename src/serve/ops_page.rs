@@ -1,13 +1,17 @@
 //! What a server shows on the page for operators.
 
 use super::app::App;
+use super::catalogue::LiveHunt;
 use super::ops::ReadGauges;
-use crate::game::entry::Totals;
+use crate::game::entry::{Change, Totals};
 use crate::game::hunt::{Hunt, HuntState};
+use crate::game::ids::PlayerId;
+use crate::game::rules::Decision;
 use crate::metrics::{Format, Route};
 use crate::ops::exposed::samples;
-use crate::ops::{Gathered, Source, Tracked};
-use crate::store::Health;
+use crate::ops::finds::LATEST_FINDS_MAX;
+use crate::ops::{Gathered, LatestFind, Source, Tracked};
+use crate::store::{Health, RecordOutcome};
 use serde_json::{Map, Value, json};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +94,34 @@ impl Source for ServeSource {
             let gathered: Gathered = Box::new(move || state(&app, gauges, known.as_ref()));
             gathered
         })
+    }
+}
+
+/// Keeps those of the finds that were recorded for the first time; outcomes and players are in the same order.
+pub(super) fn note_finds(
+    app: &App,
+    live: &LiveHunt,
+    players: &[PlayerId],
+    outcomes: &[RecordOutcome],
+) {
+    let new = players.iter().zip(outcomes).rev();
+    let new = new.filter_map(|(player, outcome)| match outcome {
+        Ok(Decision::Recorded(entry, _)) => match &entry.change {
+            Change::Find(find) => Some((player, find)),
+            _ => None,
+        },
+        _ => None,
+    });
+    // Of thousands only the latest would be kept.
+    let latest: Vec<_> = new.take(LATEST_FINDS_MAX).collect();
+    for (player, find) in latest.into_iter().rev() {
+        app.latest_finds.push(LatestFind {
+            found_at: find.found_at,
+            hunt: live.hunt.spec.id.to_string(),
+            treasure: find.treasure.as_ref().map(ToString::to_string),
+            player: player.to_string(),
+            coins: find.coins,
+        });
     }
 }
 

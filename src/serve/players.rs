@@ -3,13 +3,14 @@
 use super::app::App;
 use super::json;
 use super::openapi::{AdjustAnswer, FindAnswer, HistoryAnswer, ProblemDocument, TokenAnswer};
+use super::ops_page::note_finds;
 use super::problem::Problem;
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Change, Entry, Find};
 use crate::game::ids::{FindId, HuntId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{AdjustDecision, Decision, NewFind, What};
 use crate::metrics::StoreCommand;
-use crate::mirror::Key;
+use crate::mirror::{History, Key};
 use crate::store::{Opening, RecordRefusal, Recorded, StoreError};
 use axum::Json;
 use axum::body::Body;
@@ -142,18 +143,15 @@ pub async fn find(
         found_at: None,
     };
     let wait = Duration::from_millis(settings.store.find_wait_ms);
-    let recorded = record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
+    let (recorded, asked_in) =
+        record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
-        hot.mirror.apply(
-            Key {
-                hunt: live.hunt.number,
-                player,
-            },
-            wallet,
-        );
+        let hunt = live.hunt.number;
+        hot.mirror.answered(asked_in, Key { hunt, player }, wallet);
     }
     drop(hot);
+    note_finds(&app, &live, &[caller.player], &recorded.outcomes);
     match recorded.outcomes.into_iter().next() {
         Some(Ok(Decision::Duplicate(find))) => Ok(Json(find_answer(&find, true)).into_response()),
         Some(Ok(Decision::Recorded(
@@ -162,10 +160,7 @@ pub async fn find(
                 ..
             },
             _,
-        ))) => {
-            app.note_find(&live, caller.player, &find);
-            Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response())
-        }
+        ))) => Ok((StatusCode::CREATED, Json(find_answer(&find, false))).into_response()),
         Some(Err(RecordRefusal::Erased(_))) => Err(Problem::unauthorized(
             "erased",
             "the player was erased after this token was issued",
@@ -180,15 +175,16 @@ pub async fn find(
 }
 
 /// Records a find as soon as the store can be reached, within `wait`. A find has an id, so one whose outcome is unknown
-/// is asked for again: it is not recorded twice.
+/// is asked for again: it is not recorded twice. Says also in which of the mirror's histories it was asked for.
 async fn record_within(
     app: &App,
     hunt: &HuntId,
     find: (PlayerId, NewFind),
     wait: Duration,
-) -> Result<Recorded, Problem> {
+) -> Result<(Recorded, History), Problem> {
     let deadline = tokio::time::Instant::now() + wait;
     loop {
+        let asked_in = app.hot().mirror.history();
         let record = app.store.record(hunt, vec![find.clone()]);
         let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
         let error = match asked {
@@ -198,7 +194,7 @@ async fn record_within(
                     "the store did not answer in time: send the find again",
                 ));
             }
-            Ok(Ok(recorded)) => return Ok(recorded),
+            Ok(Ok(recorded)) => return Ok((recorded, asked_in)),
             Ok(Err(error)) => error,
         };
         let passes = matches!(error, StoreError::Unavailable(_) | StoreError::Unknown(_));
@@ -418,19 +414,17 @@ pub async fn adjust(
         by: by.to_string(),
     };
     let id: &HuntId = &live.hunt.spec.id;
+    let asked_in = app.hot().mirror.history();
     let adjusted = app
         .ask(
             StoreCommand::Adjust,
             app.store.adjust(id, player, adjustment),
         )
         .await?;
-    app.hot().mirror.apply(
-        Key {
-            hunt: live.hunt.number,
-            player,
-        },
-        adjusted.wallet,
-    );
+    let hunt = live.hunt.number;
+    app.hot()
+        .mirror
+        .answered(asked_in, Key { hunt, player }, adjusted.wallet);
     let (entry, duplicate) = match adjusted.outcome? {
         AdjustDecision::Recorded(entry) => (entry, false),
         AdjustDecision::Duplicate(entry) => (entry, true),

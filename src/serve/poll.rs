@@ -75,13 +75,14 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let Some(entry) = tokens.get(token.as_bytes(), time) else {
         return false;
     };
-    let Some(player) = entry.slot else {
+    let Some(seen) = &mut entry.slot else {
         return false;
     };
-    let Some(wallet) = mirror.get(Key {
+    let key = Key {
         hunt: live.hunt.number,
-        player,
-    }) else {
+        player: seen.player,
+    };
+    let Some(wallet) = mirror.get_at(key, &mut seen.place) else {
         return false;
     };
     let missed = |cursor: Cursor| {

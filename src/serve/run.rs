@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 /// Reads settings and keys again, on SIGHUP; says why not as one line.
@@ -184,9 +184,11 @@ async fn serve(
     } else {
         None
     };
+    // Before anybody is told that it is ready, and may tell it to stop.
+    let signals = Signals::listen()?;
     announce(&app, addresses, &opened.name, players.as_ref());
 
-    let ended = until_stopped(&app, &reload, &mut opened.broken).await;
+    let ended = until_stopped(signals, &app, &reload, &mut opened.broken).await;
     if let Some(players) = players {
         players.stop();
     }
@@ -238,26 +240,37 @@ async fn follow(app: &Arc<App>) {
     }
 }
 
+/// The signals that mean something to a server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end the process by themselves.
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Waits for the end, reading the settings again on SIGHUP. Gives the reason when it was the store's.
 async fn until_stopped(
+    mut signals: Signals,
     app: &App,
     reload: &Reload,
     broken: &mut mpsc::Receiver<String>,
 ) -> Option<String> {
-    let signals = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::hangup()),
-    );
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
-        return Some("signals cannot be listened for".to_owned());
-    };
     loop {
         tokio::select! {
-            _ = terminate.recv() => return None,
-            _ = interrupt.recv() => return None,
+            _ = signals.terminate.recv() => return None,
+            _ = signals.interrupt.recv() => return None,
             Some(reason) = broken.recv() => return Some(reason),
-            _ = hangup.recv() => match reload() {
+            _ = signals.hangup.recv() => match reload() {
                 Ok((settings, keys)) => {
                     app.reload(settings, keys);
                     tracing::info!("settings and keys were read again; listeners, store and limits of connections stay as they were");

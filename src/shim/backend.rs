@@ -12,7 +12,7 @@ use super::players::Players;
 use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
-use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin};
+use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, Tried};
 use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -157,6 +157,10 @@ impl Shim {
         let origin = parts.extensions.get::<Origin>().copied();
         let came = Came::of(&parts);
         let arrived = came.arrived;
+        let was_tried = parts
+            .extensions
+            .get()
+            .is_some_and(|Tried(times)| *times > 0);
         let bounds = &self.bounds;
         let mut body = ReplayBody::new(body, 0);
         let body_wait = body.waited();
@@ -213,6 +217,7 @@ impl Shim {
             came,
             body_wait: body_wait.clone(),
             sla: &self.sla,
+            was_tried,
         };
         match forwarding.run(body).await {
             Ok(response) => response,
@@ -335,6 +340,12 @@ impl Backend for ShimBackend {
 
     fn read_slowly(&self, answered_after: Duration, reading: Duration) {
         self.0.sla.note_reading(answered_after, reading);
+    }
+
+    fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
+        answer
+            .block(&self.0.own_fields)
+            .field_with("server-timing", |out| write_timing(out, took));
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

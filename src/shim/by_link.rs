@@ -7,6 +7,8 @@
 //!   plain HTTP        once more elsewhere if safe    elsewhere, or plain HTTP
 //! ```
 //!
+//! A link that lives and says nothing to a request in `answer_ms` has it answered 504: it may have been carried out.
+//!
 //! Nothing waits here: a request is given to a link in the turn that read it, and answered in the turn that reads the
 //! answer. What a link gives back is sent again on another, or goes over plain HTTP.
 //!
@@ -34,7 +36,7 @@ use std::time::Duration;
 const LEAVING_TRIES_MAX: u8 = 4;
 /// A field of the answers of polls that were held.
 static HELD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"preference-applied:"));
-/// Links that a request is given to if they die.
+/// How often a request may be carried out for want of an answer, on links and over plain HTTP together.
 const TRIES_MAX: u8 = 2;
 
 impl Shim {
@@ -212,7 +214,7 @@ impl LinkOwner for Owner {
         match returned.why() {
             Why::LinkDied => {
                 instance.counters.failures[LINK_DIED as usize].inc();
-                if may_repeat && returned.attempts() < TRIES_MAX {
+                if may_repeat && returned.tried() < TRIES_MAX {
                     self.shim.metrics.retries.inc();
                     self.again(returned, key);
                 } else {
@@ -223,13 +225,15 @@ impl LinkOwner for Owner {
                 self.again(returned, key);
             }
             Why::Refused(Refused::Leaving) => returned.call(),
-            Why::Refused(Refused::AnswerTooLarge) if may_repeat => returned.call(),
+            Why::Refused(Refused::AnswerTooLarge) if may_repeat && returned.tried() < TRIES_MAX => {
+                returned.call();
+            }
             Why::Refused(Refused::AnswerTooLarge) => self.refuse(returned, Problem::BadGateway),
             Why::Refused(Refused::AnswerBroke) => {
                 self.group.failed(self.index, Failure::Broken);
                 self.refuse(returned, Problem::BadGateway);
             }
-            Why::Refused(Refused::DeadlinePassed) => {
+            Why::Overdue | Why::Refused(Refused::DeadlinePassed) => {
                 self.group.failed(self.index, Failure::Timeout);
                 self.refuse(returned, Problem::GatewayTimeout);
             }

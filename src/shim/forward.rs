@@ -49,6 +49,8 @@ pub(super) struct Forwarding<'a> {
     /// How long its body is waited for.
     pub(super) body_wait: BodyWait,
     pub(super) sla: &'a Sla,
+    /// A link has had it, and it may have been carried out.
+    pub(super) was_tried: bool,
 }
 
 /// Times of a request, for `Server-Timing`.
@@ -70,7 +72,7 @@ impl Forwarding<'_> {
         let mut times = Times::default();
         let mut avoid = None;
         let mut unsent = 0;
-        let mut is_repeat = false;
+        let mut is_repeat = self.was_tried;
         let mut body = Some(body);
         loop {
             let ticket = self.ticket(avoid, &mut times).await?;

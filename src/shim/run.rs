@@ -224,6 +224,8 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         }),
         tokio::spawn(async move { ops_front.serve(ops_listener, phase).await }),
     ];
+    // Before anybody is told that it is ready, and may tell it to stop.
+    let stopped = until_stopped()?;
     tracing::info!(
         public = %addresses.0,
         ops = %addresses.1,
@@ -237,7 +239,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
             "no token key: players are told apart by their tokens as they are, and none counts as online"
         );
     }
-    until_stopped().await?;
+    stopped.await;
     shim.draining.store(true, Relaxed);
     phase_sender.send_replace(Phase::Notice);
     tokio::time::sleep(Duration::from_millis(settings.server.notice_ms)).await;
@@ -253,17 +255,20 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     Ok(())
 }
 
-async fn until_stopped() -> io::Result<()> {
+/// Listens for signals from now on; what it gives waits for the one that ends the process.
+fn until_stopped() -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => tracing::warn!("the shim reads its settings at its start only"),
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = hangup.recv() => tracing::warn!("the shim reads its settings at its start only"),
+            }
         }
-    }
+    })
 }
 
 /// Serves a listener on which some peers begin their connections with a PROXY protocol header.

@@ -271,6 +271,11 @@ pub trait Store: Send + Sync + 'static {
     /// The state now, from memory.
     fn health(&self) -> Health;
 
+    /// Whether the state is [`Health::Down`], which every poll asks.
+    fn is_down(&self) -> bool {
+        matches!(self.health(), Health::Down(_))
+    }
+
     /// The numbers of players, who come to be when they are first opened. One result a player, in order.
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>>;
 

@@ -249,6 +249,10 @@ impl Backend for Site {
         }
     }
 
+    fn sign(&self, _: Duration, answer: &mut Answer<'_>) {
+        answer.field("x-site", "1");
+    }
+
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         (head.path() == "/count" && head.query() == Some("little")).then_some(10)
     }

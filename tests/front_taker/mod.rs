@@ -95,6 +95,10 @@ impl Backend for Taker {
         }
     }
 
+    fn sign(&self, _: std::time::Duration, answer: &mut Answer<'_>) {
+        answer.field("x-site", "1");
+    }
+
     fn gone(&self, note: u64) {
         self.gone
             .lock()

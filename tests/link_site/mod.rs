@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 use trove::front::{Answer, Backend, Body, Front, Head, Limits, Offer, Origin, Phase};
 use trove::link::{
     self, Delivery, LinkClient, LinkEnd, LinkLimits, LinkOwner, LinkPeers, Linked, Outgoing,
-    Rejected, Returned,
+    Rejected, Returned, Why,
 };
 
 /// How long a test waits for what must happen; far above what it takes, also on a loaded machine.
@@ -295,7 +295,10 @@ impl Backend for Pass {
             body: offer.body(),
             client: head.peer(),
             is_secure: false,
-            deadline_ms: 60_000,
+            deadline_ms: head
+                .field("x-deadline-ms")
+                .and_then(|ms| std::str::from_utf8(ms).ok()?.parse().ok())
+                .unwrap_or(60_000),
             mark: 7,
             extra: None,
             leaves_out: head
@@ -340,6 +343,11 @@ impl LinkOwner for Owner {
     fn returned(&self, returned: Returned) {
         self.0.returned.fetch_add(1, SeqCst);
         assert!(returned.client().is_some() && returned.head().ends_with(b"\r\n\r\n"));
+        if returned.why() == Why::Overdue {
+            return returned.answer(|answer| {
+                answer.status(504);
+            });
+        }
         if !returned.may_repeat() {
             return drop(returned);
         }

@@ -387,6 +387,10 @@ impl Store for RedisStore {
         Some(self.core.figures())
     }
 
+    fn is_down(&self) -> bool {
+        self.core.shared.is_disowned() || !self.core.commands.is_up()
+    }
+
     fn health(&self) -> Health {
         self.core.shared.health(&self.core.commands.state())
     }

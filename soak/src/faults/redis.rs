@@ -1,0 +1,157 @@
+//! Faults of Redis.
+
+use super::{Scene, Seen, seen};
+use crate::case::StoreKind;
+use crate::refusal::Refusal;
+use crate::system::redis_nodes::{MASTER, RedisNodes, ask, info, node_name, wait_until};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+impl Scene {
+    fn nodes(&self) -> Result<&RedisNodes, Refusal> {
+        let nodes = self.system.redis.as_ref();
+        nodes.ok_or_else(|| Refusal::unreachable("the store is not on Redis"))
+    }
+
+    /// A primary, by its number.
+    fn primary(&self, which: u32) -> Result<usize, Refusal> {
+        let primaries = self.nodes()?.primaries();
+        let nth = which as usize % primaries.len().max(1);
+        let found = primaries.get(nth).copied();
+        found.ok_or_else(|| Refusal::unreachable("no Redis server says that it is a primary"))
+    }
+
+    /// Whether another takes over when a primary fails.
+    fn has_heirs(&self) -> bool {
+        let system = &self.case.system;
+        system.replicas > 0
+            && matches!(
+                system.store,
+                StoreKind::RedisSentinel | StoreKind::RedisCluster
+            )
+    }
+
+    pub(super) fn kill_redis(&self, which: u32) -> Result<Seen, Refusal> {
+        let old = self.primary(which)?;
+        let name = node_name(old);
+        let began = Instant::now();
+        self.system.processes.end(&name, Signal::KILL)?;
+        if !self.has_heirs() {
+            self.system.processes.start_again(&name)?;
+            self.until_it_answers(old)?;
+            let took = began.elapsed().as_secs_f64();
+            return Ok(seen(
+                name,
+                format!("killed; answers again after {took:.2} s, from its append-only file"),
+            ));
+        }
+        let heir = self.until_another_is_primary(old)?;
+        let took = began.elapsed().as_secs_f64();
+        self.system.processes.start_again(&name)?;
+        wait_until(&format!("{name} to follow"), || {
+            self.nodes().is_ok_and(|nodes| nodes.follows(old))
+        })?;
+        let back = began.elapsed().as_secs_f64();
+        let note = format!(
+            "killed; {} is the primary after {took:.2} s, {name} follows it after {back:.2} s",
+            node_name(heir)
+        );
+        Ok(seen(name, note))
+    }
+
+    pub(super) fn stop_redis(&self, which: u32, lasts: Duration) -> Result<Seen, Refusal> {
+        let old = self.primary(which)?;
+        let name = node_name(old);
+        self.system.processes.signal(&name, Signal::STOP)?;
+        self.wait(lasts);
+        self.system.processes.signal(&name, Signal::CONT)?;
+        let went_on = Instant::now();
+        self.until_it_answers(old)?;
+        if self.has_heirs() {
+            // Whether the Sentinels had noticed depends on how long it was stopped: it leads or follows in the end.
+            wait_until(&format!("{name} to lead or follow"), || {
+                self.nodes()
+                    .is_ok_and(|nodes| nodes.primaries().contains(&old) || nodes.follows(old))
+            })?;
+        }
+        let now = self.primary(which)?;
+        let took = went_on.elapsed().as_secs_f64();
+        let note = format!(
+            "stopped for {lasts:?}; {} is the primary {took:.2} s after it went on",
+            node_name(now)
+        );
+        Ok(seen(name, note))
+    }
+
+    pub(super) fn fail_over_redis(&self, which: u32) -> Result<Seen, Refusal> {
+        let nodes = self.nodes()?;
+        let old = self.primary(which)?;
+        let began = Instant::now();
+        let failed =
+            |error: ::redis::RedisError| Refusal::unreachable(format!("the failover: {error}"));
+        if self.case.system.store == StoreKind::RedisCluster {
+            let replica = self.replica_of(old)?;
+            ask::<()>(nodes.nodes[replica], &["CLUSTER", "FAILOVER"]).map_err(failed)?;
+        } else {
+            let sentinel = nodes.sentinels.first();
+            let sentinel = sentinel.ok_or_else(|| Refusal::unreachable("there is no Sentinel"))?;
+            // Soon after another failover it may say that no replica is good enough yet.
+            let mut refused = None;
+            let asked = wait_until("a Sentinel to begin the failover", || {
+                refused = ask::<()>(*sentinel, &["SENTINEL", "FAILOVER", MASTER]).err();
+                refused.is_none()
+            });
+            if let (Err(_), Some(error)) = (asked, refused) {
+                return Err(failed(error));
+            }
+        }
+        let heir = self.until_another_is_primary(old)?;
+        let took = began.elapsed().as_secs_f64();
+        wait_until(&format!("{} to follow", node_name(old)), || {
+            nodes.follows(old)
+        })?;
+        let note = format!(
+            "told to fail over; {} is the primary after {took:.2} s",
+            node_name(heir)
+        );
+        Ok(seen(node_name(old), note))
+    }
+
+    fn until_it_answers(&self, nth: usize) -> Result<(), Refusal> {
+        let at = self.nodes()?.nodes[nth];
+        let answers = || info(at, "persistence", "loading").is_some_and(|loading| loading == "0");
+        self.system
+            .processes
+            .wait(&node_name(nth), "answering", answers)
+            .map(drop)
+    }
+
+    /// Waits until a former replica of `old` says that it is a primary, and the Sentinels, where there are any, agree: which.
+    fn until_another_is_primary(&self, old: usize) -> Result<usize, Refusal> {
+        let nodes = self.nodes()?;
+        let before = nodes.primaries();
+        let mut heir = None;
+        let leads = |nth: &usize| {
+            info(nodes.nodes[*nth], "replication", "role").is_some_and(|role| role == "master")
+        };
+        // In a cluster the others lead too: the heir is one that did not.
+        let led = |nth: &usize| *nth == old || (nodes.sentinels.is_empty() && before.contains(nth));
+        wait_until("another Redis server to take over", || {
+            let now = nodes.primaries();
+            heir = now.into_iter().find(|nth| !led(nth) && leads(nth));
+            heir.is_some()
+        })?;
+        heir.ok_or_else(|| Refusal::unreachable("no other Redis server took over"))
+    }
+
+    /// A replica of a cluster's primary.
+    fn replica_of(&self, primary: usize) -> Result<usize, Refusal> {
+        let nodes = self.nodes()?;
+        let port = nodes.reached[primary].port().to_string();
+        let follows = |nth: &usize| {
+            info(nodes.nodes[*nth], "replication", "master_port").is_some_and(|of| of == port)
+        };
+        let found = (0..nodes.nodes.len()).find(follows);
+        found.ok_or_else(|| Refusal::unreachable(format!("{} has no replica", node_name(primary))))
+    }
+}

@@ -1,0 +1,165 @@
+//! A hashed timer wheel by absolute time: an entry costs a push into the slot of its tick, whether it is due in a
+//! millisecond or in an hour; one that lies more than a turn of the wheel ahead stays in its slot until its turn.
+
+/// The resolution: an entry fires at the first multiple of this that is not before its time. Its lateness is the price of
+/// handling many entries at one waking.
+pub const TICK_US: u64 = 200;
+
+/// Slots, a power of two: a turn of the wheel takes 3.3 s.
+const SLOTS: usize = 1 << 14;
+const WORD_BITS: usize = 64;
+
+/// What is due, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// Whose.
+    pub user: u32,
+    /// When, in microseconds.
+    pub at_us: u64,
+}
+
+/// The wheel.
+#[derive(Debug)]
+pub struct Wheel {
+    slots: Vec<Vec<Due>>,
+    /// A bit for each slot that has entries, so that the next one is found without looking at empty ones.
+    occupied: Vec<u64>,
+    /// The tick that is being fired: everything before it has fired.
+    tick: u64,
+    /// What the tick has left to fire, if it could not be fired at once.
+    firing: Vec<Due>,
+}
+
+impl Wheel {
+    /// An empty wheel whose time is `now_us`.
+    #[must_use]
+    pub fn new(now_us: u64) -> Self {
+        Self {
+            slots: vec![Vec::new(); SLOTS],
+            occupied: vec![0; SLOTS / WORD_BITS],
+            tick: now_us / TICK_US,
+            firing: Vec::new(),
+        }
+    }
+
+    /// Enters `user` at `at_us`; what is past fires with the next tick.
+    pub fn enter(&mut self, user: u32, at_us: u64) {
+        let tick = at_us.div_ceil(TICK_US).max(self.tick);
+        let slot = slot(tick);
+        self.slots[slot].push(Due { user, at_us });
+        self.occupied[slot / WORD_BITS] |= 1 << (slot % WORD_BITS);
+    }
+
+    /// The next entry that is due at `until_us`, in the order of ticks.
+    pub fn next_due(&mut self, until_us: u64) -> Option<Due> {
+        loop {
+            if let Some(due) = self.firing.pop() {
+                return Some(due);
+            }
+            if self.tick * TICK_US > until_us {
+                return None;
+            }
+            self.take_slot();
+        }
+    }
+
+    /// Moves what the current tick has into `firing`, and goes on to the next tick that can have something.
+    fn take_slot(&mut self) {
+        let now_us = self.tick * TICK_US;
+        let at = slot(self.tick);
+        if self.occupied[at / WORD_BITS] & (1 << (at % WORD_BITS)) != 0 {
+            let entries = &mut self.slots[at];
+            let mut nth = 0;
+            while nth < entries.len() {
+                if entries[nth].at_us <= now_us {
+                    self.firing.push(entries.swap_remove(nth));
+                } else {
+                    nth += 1;
+                }
+            }
+            if entries.is_empty() {
+                self.occupied[at / WORD_BITS] &= !(1 << (at % WORD_BITS));
+            }
+        }
+        self.tick += 1;
+        // Fired from the end: the earliest last.
+        self.firing
+            .sort_unstable_by_key(|due| std::cmp::Reverse(due.at_us));
+    }
+
+    /// Whether a tick was not fired to its end.
+    #[must_use]
+    pub fn is_firing(&self) -> bool {
+        !self.firing.is_empty()
+    }
+
+    /// When to look again: at the next occupied slot, at most `within_us` ahead. An entry of a later turn may lie there; then
+    /// nothing is due and one looks again.
+    #[must_use]
+    pub fn next_at_us(&self, within_us: u64) -> u64 {
+        let ticks = (within_us / TICK_US).min(SLOTS as u64 - 1);
+        let mut ahead = 0;
+        while ahead < ticks {
+            let at = slot(self.tick + ahead);
+            let bits = self.occupied[at / WORD_BITS] >> (at % WORD_BITS);
+            if bits != 0 {
+                ahead += u64::from(bits.trailing_zeros());
+                break;
+            }
+            ahead += (WORD_BITS - at % WORD_BITS) as u64;
+        }
+        (self.tick + ahead.min(ticks)) * TICK_US
+    }
+}
+
+fn slot(tick: u64) -> usize {
+    usize::try_from(tick % SLOTS as u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_fire_at_their_tick_and_never_before_their_time() {
+        let mut wheel = Wheel::new(0);
+        let times = [
+            0,
+            1,
+            199,
+            200,
+            201,
+            50_000,
+            3_276_800,
+            10_000_000,
+            3_600_000_000,
+        ];
+        for (user, at_us) in (0..).zip(times) {
+            wheel.enter(user, at_us);
+        }
+        let mut fired = Vec::new();
+        let mut now = 0;
+        while fired.len() < times.len() {
+            while let Some(due) = wheel.next_due(now) {
+                assert!(
+                    due.at_us <= now && now - due.at_us <= TICK_US,
+                    "{due:?} at {now}"
+                );
+                fired.push(due.user);
+            }
+            now = wheel.next_at_us(u64::MAX).max(now + 1);
+        }
+        assert_eq!(fired, (0..9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_past_fires_with_the_next_tick() {
+        let mut wheel = Wheel::new(1_000_000);
+        wheel.enter(7, 5);
+        assert_eq!(wheel.next_at_us(10_000), 1_000_000);
+        assert_eq!(wheel.next_due(1_000_000), Some(Due { user: 7, at_us: 5 }));
+        assert_eq!(wheel.next_due(1_000_000), None);
+        // Without entries the wheel sleeps as long as it may.
+        assert_eq!(wheel.next_at_us(10_000), 1_000_200 + 10_000);
+    }
+}
