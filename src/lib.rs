@@ -14,3 +14,4 @@ pub mod serve;
 pub mod shim;
 pub mod sla;
 pub mod store;
+pub mod telemetry;

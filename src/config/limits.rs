@@ -1,6 +1,6 @@
 //! What each setting may be, and how settings depend on each other.
 
-use super::{EMBEDDED, Settings, SettingsError, shim, sla};
+use super::{EMBEDDED, Settings, SettingsError, shim, sla, telemetry};
 use crate::link::LinkPeers;
 use std::net::SocketAddr;
 use toml::Value;
@@ -63,6 +63,7 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
             .iter()
             .chain(&shim::RANGES)
             .chain(&sla::RANGES)
+            .chain(&telemetry::RANGES)
             .find(|(name, ..)| *name == key)
         {
             Some((_, min, max)) if !(min..=max).contains(&number) => {
@@ -79,8 +80,10 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
             sla::list(key, items).unwrap_or(Ok(()))
         }
         Value::Array(items) => items.iter().try_for_each(|item| {
-            let of_shim = item.as_str().and_then(|text| shim::list_item(key, text));
-            of_shim.unwrap_or_else(|| origin(item))
+            let known = item.as_str().and_then(|text| {
+                shim::list_item(key, text).or_else(|| telemetry::list_item(key, text))
+            });
+            known.unwrap_or_else(|| origin(item))
         }),
         _ => Ok(()),
     }
@@ -120,6 +123,7 @@ fn text_value(key: &str, text: &str) -> Result<(), String> {
         }
         "log.level" => one_of(&["error", "warn", "info", "debug", "trace"]),
         "log.format" => one_of(&["text", "json"]),
+        "trace.otlp_endpoint" => telemetry::endpoint(text),
         _ => Ok(()),
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! - [`sources`] lays the sources over one another and refuses what it does not know.
 //! - [`limits`] says what each value may be, and which settings depend on each other.
-//! - [`shim`]: the shim's own sections. [`sla`]: objectives.
+//! - [`shim`]: the shim's own sections. [`sla`]: objectives. [`telemetry`]: the log and traces.
 
 mod limits;
 mod shim;
 mod sla;
 mod sources;
+mod telemetry;
 
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ pub use shim::{
 };
 pub use sla::SlaSettings;
 pub use sources::{Origin, environment};
+pub use telemetry::{LogFormat, LogLevel, LogSettings, TraceSettings};
 
 /// The commented default settings, as `trove config` prints them.
 pub const DEFAULTS: &str = include_str!("../../config/trove.toml");
@@ -39,6 +41,7 @@ pub struct Settings {
     pub limits: LimitSettings,
     pub cors: CorsSettings,
     pub log: LogSettings,
+    pub trace: TraceSettings,
     pub sla: SlaSettings,
     pub shim: ShimSettings,
     pub shim_upstream: ShimUpstreamSettings,
@@ -132,36 +135,6 @@ pub struct LimitSettings {
 #[allow(missing_docs)]
 pub struct CorsSettings {
     pub allowed_origins: Vec<String>,
-}
-
-/// The log.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(missing_docs)]
-pub struct LogSettings {
-    pub level: LogLevel,
-    pub format: LogFormat,
-}
-
-/// The least important events that are logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-/// How events are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum LogFormat {
-    Text,
-    Json,
 }
 
 /// What flags say; each stands above every other source.

@@ -11,7 +11,7 @@ use super::framing::{Framing, Seen, connection_options};
 use super::limits::{FIELDS_CAPACITY, Limits};
 use super::refusal::Refusal;
 use super::target::{is_host, split_target};
-use super::trace::TraceId;
+use super::trace::TraceParent;
 
 /// Where a request came from and when; what [`Head::parse`] cannot read from the bytes.
 #[derive(Clone, Copy, Debug)]
@@ -263,8 +263,8 @@ impl<'h> Head<'h> {
 
     /// The trace that it belongs to.
     #[must_use]
-    pub fn trace(&self) -> Option<TraceId> {
-        TraceId::of_traceparent(self.traceparent()?)
+    pub fn trace(&self) -> Option<TraceParent> {
+        TraceParent::parse(self.traceparent()?)
     }
 
     /// `traceparent`, the first if there are several.

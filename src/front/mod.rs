@@ -78,7 +78,7 @@ pub use refusal::Refusal;
 pub use request::whole_request;
 pub use seats::TICK_MS;
 pub use service::{ServiceBackend, ServiceFuture};
-pub use trace::TraceId;
+pub use trace::TraceParent;
 pub use upgrade::{Stream, Upgraded, UpgradedTurn};
 
 use desk::Desk;

@@ -3,16 +3,23 @@
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// The number of a trace.
+/// Where a request belongs, as its client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceId([u8; 16]);
+pub struct TraceParent {
+    /// The number of the trace.
+    pub trace: [u8; 16],
+    /// The number of the client's span.
+    pub span: [u8; 8],
+    /// Whether the client records its part of the trace.
+    pub is_sampled: bool,
+}
 
-impl TraceId {
+impl TraceParent {
     /// From the value of a `traceparent` field: `VERSION-TRACE-PARENT-FLAGS`. `None` where it is not well-formed: it is then
     /// as if there were none.
     #[must_use]
-    pub fn of_traceparent(value: &[u8]) -> Option<Self> {
-        let hex = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let is_hex = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let (known, rest) = value.split_at_checked(55)?;
         let [version, trace, parent, flags] =
             [&known[..2], &known[3..35], &known[36..52], &known[53..]];
@@ -22,33 +29,41 @@ impl TraceId {
         let well = dashes
             && ends
             && version != b"ff"
-            && [version, trace, parent, flags].into_iter().all(hex)
-            && parent.iter().any(|b| *b != b'0');
-        if !well {
-            return None;
-        }
-        let mut id = [0; 16];
-        for (byte, pair) in id.iter_mut().zip(trace.chunks_exact(2)) {
-            *byte = digit(pair[0]) << 4 | digit(pair[1]);
-        }
-        (id != [0; 16]).then_some(Self(id))
+            && [version, trace, parent, flags].into_iter().all(is_hex);
+        let found = Self {
+            trace: bytes(trace),
+            span: bytes(parent),
+            is_sampled: digit(flags[1]) & 1 == 1,
+        };
+        (well && found.trace != [0; 16] && found.span != [0; 8]).then_some(found)
     }
+}
+
+/// The bytes that hexadecimal digits stand for.
+fn bytes<const N: usize>(digits: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0]) << 4 | digit(pair[1]);
+    }
+    bytes
 }
 
 fn digit(hex: u8) -> u8 {
     match hex {
         b'0'..=b'9' => hex - b'0',
-        _ => hex - b'a' + 10,
+        b'a'..=b'f' => hex - b'a' + 10,
+        _ => 0,
     }
 }
 
-impl fmt::Display for TraceId {
+/// The number of the trace.
+impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.trace.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl Serialize for TraceId {
+impl Serialize for TraceParent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -60,10 +75,15 @@ mod tests {
 
     #[test]
     fn a_trace_is_read_from_a_well_formed_field_only() {
-        let id = |value: &str| TraceId::of_traceparent(value.as_bytes()).map(|id| id.to_string());
+        let id = |value: &str| TraceParent::parse(value.as_bytes()).map(|id| id.to_string());
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let whole = format!("00-{trace}-00f067aa0ba902b7-01");
         assert_eq!(id(&whole).as_deref(), Some(trace));
+        let parsed = TraceParent::parse(whole.as_bytes()).unwrap();
+        assert_eq!(parsed.span, [0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
+        assert!(parsed.is_sampled);
+        let unsampled = format!("{}00", &whole[..53]);
+        assert!(!TraceParent::parse(unsampled.as_bytes()).unwrap().is_sampled);
         assert_eq!(
             id(&format!("cc-{trace}-00f067aa0ba902b7-01-more")).as_deref(),
             Some(trace)

@@ -9,7 +9,7 @@ use super::frame::{self, AnswerFrame, Frame, FrameError, Hello, Refused, Request
 use super::limits::{LinkLimits, REQUESTS_CAPACITY};
 use super::outgoing::Outgoing;
 use super::returned::{Returned, Why};
-use crate::front::{Answer, FieldLines, Ticket, TraceId};
+use crate::front::{Answer, FieldLines, Ticket, TraceParent};
 
 /// Buffers kept for requests to come, and the largest that is kept.
 const SPARE_BUFFERS_MAX: usize = 256;
@@ -56,7 +56,7 @@ pub struct Delivery<'a> {
     /// How long its client took to send the request after its first byte.
     pub sending: Duration,
     /// The trace that the request belongs to.
-    pub trace: Option<TraceId>,
+    pub trace: Option<TraceParent>,
 }
 
 /// Why a link does not take a request.
@@ -144,7 +144,7 @@ pub(super) struct Course {
     pub(super) elsewhere_us: u32,
     /// How long its client took to send it.
     pub(super) sending_us: u32,
-    pub(super) trace: Option<TraceId>,
+    pub(super) trace: Option<TraceParent>,
 }
 
 /// An answer that has its client.

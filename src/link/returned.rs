@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::client::{Course, kept};
 use super::frame::Refused;
-use crate::front::{Answer, Ticket, TraceId, Tried};
+use crate::front::{Answer, Ticket, TraceParent, Tried};
 
 /// Why a request came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Returned {
 
     /// The trace that it belongs to.
     #[must_use]
-    pub fn trace(&self) -> Option<TraceId> {
+    pub fn trace(&self) -> Option<TraceParent> {
         self.course.trace
     }
 

@@ -4,7 +4,7 @@ use super::app::App;
 use super::problem::{PROBLEM_JSON, Problem};
 use super::waits::{WAITS, Waits};
 use super::{bulk, health, hunts, players, poll};
-use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, TraceId};
+use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, TraceParent};
 use crate::metrics::Route;
 use crate::metrics::labels::Cause;
 use crate::sla::Parts;
@@ -179,7 +179,7 @@ impl Backend for AppBackend {
         let sending = request.extensions().get::<Sending>();
         let sending = sending.map_or(Duration::ZERO, |sending| sending.0);
         let trace = request.headers().get("traceparent");
-        let trace = trace.and_then(|value| TraceId::of_traceparent(value.as_bytes()));
+        let trace = trace.and_then(|value| TraceParent::parse(value.as_bytes()));
         let router = self.router.clone();
         let app = self.app.clone();
         let began = arrived.checked_sub(sending).unwrap_or(arrived);
@@ -215,7 +215,7 @@ struct Asked<'a> {
     arrived: Instant,
     /// When its first byte had been read.
     began: Instant,
-    trace: Option<TraceId>,
+    trace: Option<TraceParent>,
     is_answered: bool,
 }
 
@@ -260,7 +260,7 @@ fn finish(
     mut response: Response,
     route: Route,
     (began, parts): (Instant, Parts),
-    trace: Option<TraceId>,
+    trace: Option<TraceParent>,
 ) -> Response {
     let status = response.status();
     if status.is_client_error() && !is_problem(&response) {

@@ -8,7 +8,7 @@ use super::backend::Shim;
 use super::metrics::Route;
 use super::problem::Problem;
 use super::queue::Shed;
-use crate::front::{Origin, Sending, TraceId};
+use crate::front::{Origin, Sending, TraceParent};
 use crate::link::Delivery;
 use crate::metrics::labels::Cause;
 use crate::sla::{Parts, Sla};
@@ -26,7 +26,7 @@ pub(super) struct Came {
     /// How long its client had taken to send that.
     pub(super) sending: Duration,
     /// The trace that it belongs to.
-    pub(super) trace: Option<TraceId>,
+    pub(super) trace: Option<TraceParent>,
 }
 
 impl Came {
@@ -38,7 +38,7 @@ impl Came {
         Self {
             arrived: origin.map_or_else(Instant::now, |origin| origin.arrived),
             sending: sending.map_or(Duration::ZERO, |sending| sending.0),
-            trace: trace.and_then(|value| TraceId::of_traceparent(value.as_bytes())),
+            trace: trace.and_then(|value| TraceParent::parse(value.as_bytes())),
         }
     }
 

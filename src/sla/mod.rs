@@ -28,7 +28,7 @@ pub use snapshot::Snapshot;
 pub use stalls::Stalls;
 
 use crate::config::SlaSettings;
-use crate::front::TraceId;
+use crate::front::TraceParent;
 use crate::metrics::labels::Cause;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Sla {
         (route, status): (&'static str, u16),
         began: Instant,
         parts: Parts,
-        trace: Option<TraceId>,
+        trace: Option<TraceParent>,
     ) {
         if !self.is_slow(parts.total()) {
             return;

@@ -1,6 +1,6 @@
 //! Slow requests, each counted against exactly one cause.
 
-use crate::front::TraceId;
+use crate::front::TraceParent;
 use crate::metrics::labels::Cause;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -117,7 +117,7 @@ pub struct Example {
     pub parts: Parts,
     /// The trace that its client put it in, if it did.
     #[serde(rename = "trace_id")]
-    pub trace: Option<TraceId>,
+    pub trace: Option<TraceParent>,
 }
 
 fn cause_as_text<S: Serializer>(cause: &Cause, serializer: S) -> Result<S::Ok, S::Error> {
