@@ -60,7 +60,9 @@ pub(super) const RANGES: [(&str, i64, i64); 5] = [
 pub(super) fn list_item(key: &str, text: &str) -> Option<Result<(), String>> {
     (key == "log.requests").then(|| {
         let checked = request_log::parse_item(text);
-        checked.map(drop).map_err(|what| format!("holds {text:?}; {what}"))
+        checked
+            .map(drop)
+            .map_err(|what| format!("holds {text:?}; {what}"))
     })
 }
 

@@ -59,7 +59,9 @@ fn digit(hex: u8) -> u8 {
 /// The number of the trace.
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.trace.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.trace
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

@@ -13,11 +13,12 @@ use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
 use crate::metrics::redis::RedisFigures;
-use crate::metrics::{Metrics, StoreCommand};
+use crate::metrics::{Metrics, Route, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
 use crate::ops::LatestFinds;
 use crate::sla::{SLOW_REQUESTS, Sla};
 use crate::store::{Credited, FeedEvent, Opening, Store, StoreError};
+use crate::telemetry::Telemetry;
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -103,6 +104,8 @@ pub struct App {
     pub instance_id: HeaderValue,
     /// A turn for each export that is being written.
     pub exports: Arc<Semaphore>,
+    /// What is told of single requests.
+    pub telemetry: Telemetry,
     /// The latest finds, for the page of operators.
     pub latest_finds: LatestFinds,
     settings: RwLock<Arc<Settings>>,
@@ -145,6 +148,11 @@ impl App {
         let watched = metrics.watch(&settings.sla.objectives);
         let sla = Sla::new(&settings.sla, "serve", name, own_dir, watched);
         metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
+        let routes: Vec<&str> = Route::ALL.iter().map(|route| route.as_str()).collect();
+        let telemetry = Telemetry::new(&settings, "serve", name, &routes);
+        for ((series, help), counter) in telemetry.counters() {
+            metrics.add(series, help, counter);
+        }
         metrics.add_collector(Box::new(RedisFigures(store.clone())));
         Arc::new(Self {
             store,
@@ -153,6 +161,7 @@ impl App {
             load: LoopLoad::default(),
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            telemetry,
             latest_finds: LatestFinds::default(),
             settings: RwLock::new(Arc::new(settings)),
             keys: RwLock::new(Arc::new(keys)),
@@ -297,7 +306,7 @@ impl App {
         command: StoreCommand,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let _wait = StoreWait::begin();
+        let _wait = StoreWait::begin(command.as_str());
         let began = Instant::now();
         let result = operation.await;
         self.metrics.store_command(command, began.elapsed());
@@ -441,7 +450,9 @@ impl App {
                 receiver
             }
         };
-        waited(receiver).await.map_err(looked_up)
+        waited(StoreCommand::Wallet.as_str(), receiver)
+            .await
+            .map_err(looked_up)
     }
 
     /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
@@ -469,7 +480,7 @@ impl App {
                 receiver
             }
         };
-        waited(receiver).await
+        waited(StoreCommand::Credit.as_str(), receiver).await
     }
 }
 

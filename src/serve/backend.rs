@@ -8,6 +8,7 @@ use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, Trac
 use crate::metrics::Route;
 use crate::metrics::labels::Cause;
 use crate::sla::Parts;
+use crate::telemetry::{Answered, Ident};
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -107,6 +108,7 @@ fn cors_layer(origins: &[String]) -> CorsLayer {
             HeaderName::from_static("trove-next-poll-ms"),
             HeaderName::from_static("trove-stale"),
             HeaderName::from_static("x-instance-id"),
+            HeaderName::from_static("x-request-id"),
         ])
         .max_age(Duration::from_secs(3_600))
 }
@@ -183,6 +185,7 @@ impl Backend for AppBackend {
         let router = self.router.clone();
         let app = self.app.clone();
         let began = arrived.checked_sub(sending).unwrap_or(arrived);
+        let ident = app.telemetry.identify(trace);
         let answer = async move {
             // Dropped before its end, and within the request's own scope, it tells that the client has gone.
             let mut asked = Asked {
@@ -191,15 +194,21 @@ impl Backend for AppBackend {
                 arrived,
                 began,
                 trace,
+                ident,
                 is_answered: false,
             };
             let Ok(response) = router.oneshot(request.map(TimedBody::wrap)).await;
             asked.is_answered = true;
             let parts = asked.parts();
-            finish(&app, response, route, (began, parts), trace)
+            asked.tell(response.status().as_u16(), parts);
+            finish(&app, response, route, (began, parts), (trace, ident))
+        };
+        let waits = Waits {
+            is_traced: ident.is_traced,
+            ..Waits::default()
         };
         Watched {
-            answer: Box::pin(WAITS.scope(Waits::default(), answer)),
+            answer: Box::pin(WAITS.scope(waits, answer)),
             route,
         }
     }
@@ -216,6 +225,7 @@ struct Asked<'a> {
     /// When its first byte had been read.
     began: Instant,
     trace: Option<TraceParent>,
+    ident: Ident,
     is_answered: bool,
 }
 
@@ -238,6 +248,24 @@ impl Asked<'_> {
     }
 }
 
+impl Asked<'_> {
+    /// Logs and traces it.
+    fn tell(&self, status: u16, parts: Parts) {
+        let children = WAITS
+            .try_with(|waits| waits.children.take())
+            .unwrap_or_default();
+        let answered = Answered {
+            route: self.route.as_str(),
+            place: self.route as usize,
+            status,
+            began: self.began,
+            parts,
+            children: &children,
+        };
+        self.app.telemetry.note(&self.ident, &answered);
+    }
+}
+
 impl Drop for Asked<'_> {
     /// Who gives up after two seconds has waited two seconds: left out, an outage would look like silence.
     fn drop(&mut self) {
@@ -250,6 +278,7 @@ impl Drop for Asked<'_> {
             self.app
                 .sla
                 .note(Cause::App, about, self.began, parts, self.trace);
+            self.tell(CLIENT_GONE, parts);
         }
     }
 }
@@ -260,7 +289,7 @@ fn finish(
     mut response: Response,
     route: Route,
     (began, parts): (Instant, Parts),
-    trace: Option<TraceParent>,
+    (trace, ident): (Option<TraceParent>, Ident),
 ) -> Response {
     let status = response.status();
     if status.is_client_error() && !is_problem(&response) {
@@ -294,6 +323,9 @@ fn finish(
         fields.insert("server-timing", timing);
     }
     fields.insert("x-instance-id", app.instance_id.clone());
+    if let Ok(id) = HeaderValue::from_maybe_shared(Bytes::from(ident.to_string())) {
+        fields.insert("x-request-id", id);
+    }
     response
 }
 

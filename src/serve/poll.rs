@@ -19,6 +19,7 @@ use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
 use crate::sla::Parts;
 use crate::store::StoreError;
+use crate::telemetry;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -134,7 +135,33 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     if app.sla.is_slow(took + head.sending()) {
         note_slow(app, head, status, took);
     }
+    let telemetry = &app.telemetry;
+    let is_due = telemetry.requests.is_due(Route::Poll as usize, status);
+    if is_due || telemetry.traces() {
+        tell(app, head, status, took, is_due);
+    }
     true
+}
+
+/// Logs or traces a poll from memory.
+#[cold]
+fn tell(app: &App, head: &Head<'_>, status: u16, took: Duration, is_due: bool) {
+    let answered = telemetry::Answered {
+        route: Route::Poll.as_str(),
+        place: Route::Poll as usize,
+        status,
+        began: head
+            .arrived()
+            .checked_sub(head.sending())
+            .unwrap_or_else(|| head.arrived()),
+        parts: Parts {
+            client: head.sending(),
+            app: took,
+            ..Parts::default()
+        },
+        children: &[],
+    };
+    app.telemetry.note_now(head.trace(), is_due, &answered);
 }
 
 /// A poll from memory that was slow nevertheless: its client was slow to send it, or this process stood still.

@@ -104,7 +104,7 @@ impl Shim {
     fn beat_now(&self, head: &Head<'_>, answer: &mut Answer<'_>) {
         self.heartbeat(head.authorization());
         let took = head.arrived().elapsed();
-        self.metrics.request(Route::Heartbeat, 204, took);
+        self.metrics.own_request(Route::Heartbeat, 204, took);
         answer
             .status(204)
             .block(&self.own_fields)
@@ -133,7 +133,7 @@ impl Shim {
     ) -> Response<ShimBody> {
         let took = arrived.elapsed();
         self.metrics
-            .request(route, response.status().as_u16(), took);
+            .own_request(route, response.status().as_u16(), took);
         let fields = response.headers_mut();
         fields.insert("x-instance-id", self.instance_id.clone());
         let mut timing = Vec::with_capacity(24);
@@ -223,7 +223,7 @@ impl Shim {
             Ok(response) => response,
             Err(problem) => {
                 let route = route_of(&parts);
-                blame::failed(&self.sla, problem, route, &came, body_wait.get());
+                blame::failed(&self, problem, route, &came, body_wait.get());
                 self.problem(problem, route, arrived)
             }
         }
@@ -295,7 +295,8 @@ impl Backend for ShimBackend {
         if matches!(head.method(), "GET" | "HEAD") && is_health(head.path()) {
             let (status, body) = shim.health(head.path() != "/health/live");
             let took = head.arrived().elapsed();
-            shim.metrics.request(Route::Health, status.as_u16(), took);
+            shim.metrics
+                .own_request(Route::Health, status.as_u16(), took);
             answer
                 .status(status.as_u16())
                 .content_type("application/json")

@@ -12,6 +12,7 @@ use crate::front::{Origin, Sending, TraceParent};
 use crate::link::Delivery;
 use crate::metrics::labels::Cause;
 use crate::sla::{Parts, Sla};
+use crate::telemetry::{Answered, Telemetry};
 use http::HeaderMap;
 use http::request;
 use std::sync::Arc;
@@ -88,18 +89,22 @@ impl Took {
 
 /// Judges an answer over plain HTTP; `fields` are the instance's.
 pub(super) fn answered(
-    sla: &Sla,
+    (sla, telemetry): (&Sla, &Telemetry),
     (route, status): (Route, u16),
     came: &Came,
     took: &Took,
     fields: &HeaderMap,
 ) {
+    let store = || {
+        let timings = fields.get_all("server-timing").iter();
+        timings.map(|value| store_of(value.as_bytes())).sum()
+    };
+    tell(telemetry, (route, status), came, || took.parts(store()));
     let parts = took.parts(Duration::ZERO);
     if !sla.is_slow(parts.total()) {
         return;
     }
-    let timings = fields.get_all("server-timing").iter();
-    let store = timings.map(|value| store_of(value.as_bytes())).sum();
+    let store = store();
     let about = (route.as_str(), status);
     sla.note(
         Cause::Shim,
@@ -118,31 +123,36 @@ pub(super) fn delivered(shim: &Shim, route: Route, delivery: &Delivery<'_>, own:
         queue: Duration::ZERO,
         theirs: delivery.read.duration_since(delivery.sent) + delivery.elsewhere,
     };
-    if !shim.sla.is_slow(took.client + took.own + took.theirs) {
-        return;
-    }
-    let lines = delivery.fields.as_bytes().split(|byte| *byte == b'\n');
-    let store = lines
-        .filter_map(|line| {
+    let store = || {
+        let lines = delivery.fields.as_bytes().split(|byte| *byte == b'\n');
+        let timings = lines.filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let (name, value) = line.split_at(colon);
             name.eq_ignore_ascii_case(b"server-timing")
                 .then(|| store_of(&value[1..]))
-        })
-        .sum();
+        });
+        timings.sum()
+    };
     let came = Came {
         arrived: delivery.arrived,
         sending: delivery.sending,
         trace: delivery.trace,
     };
+    let telemetry = &shim.metrics.telemetry;
+    tell(telemetry, (route, delivery.status), &came, || {
+        took.parts(store())
+    });
+    if !shim.sla.is_slow(took.client + took.own + took.theirs) {
+        return;
+    }
     let about = (route.as_str(), delivery.status);
-    let parts = took.parts(store);
+    let parts = took.parts(store());
     shim.sla
         .note(Cause::Shim, about, came.began(), parts, came.trace);
 }
 
 /// Judges a request that has no answer of an instance.
-pub(super) fn failed(sla: &Sla, problem: Problem, route: Route, came: &Came, body: Duration) {
+pub(super) fn failed(shim: &Shim, problem: Problem, route: Route, came: &Came, body: Duration) {
     let mut parts = Parts {
         client: came.sending + body,
         ..Parts::default()
@@ -156,8 +166,35 @@ pub(super) fn failed(sla: &Sla, problem: Problem, route: Route, came: &Came, bod
         Problem::ClientBody | Problem::HeartbeatTooLarge => parts.client += rest,
         Problem::Shed(_) | Problem::MethodNotAllowed => parts.shim = rest,
     }
-    let about = (route.as_str(), problem.status().as_u16());
-    sla.note(Cause::Shim, about, came.began(), parts, came.trace);
+    let status = problem.status().as_u16();
+    let telemetry = &shim.metrics.telemetry;
+    tell(telemetry, (route, status), came, || parts);
+    let about = (route.as_str(), status);
+    shim.sla
+        .note(Cause::Shim, about, came.began(), parts, came.trace);
+}
+
+/// Logs and traces a request, if it is due or may be traced.
+fn tell(
+    telemetry: &Telemetry,
+    (route, status): (Route, u16),
+    came: &Came,
+    parts: impl FnOnce() -> Parts,
+) {
+    let place = route as usize;
+    let is_due = telemetry.requests.is_due(place, status);
+    if !is_due && !telemetry.traces() {
+        return;
+    }
+    let answered = Answered {
+        route: route.as_str(),
+        place,
+        status,
+        began: came.began(),
+        parts: parts(),
+        children: &[],
+    };
+    telemetry.note_now(came.trace, is_due, &answered);
 }
 
 /// What a `Server-Timing` says that the store took.

@@ -159,7 +159,7 @@ impl Owner {
             trace: returned.trace(),
         };
         let route = route_of_mark(returned.mark());
-        blame::failed(&shim.sla, problem, route, &came, Duration::ZERO);
+        blame::failed(shim, problem, route, &came, Duration::ZERO);
         returned.answer(|answer| {
             let body = problem.write(answer, &shim.own_fields);
             answer

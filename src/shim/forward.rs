@@ -149,7 +149,8 @@ impl Forwarding<'_> {
                 queue: times.queue,
                 theirs,
             };
-            blame::answered(self.sla, (route, status), &self.came, &took, &parts.headers);
+            let judges = (self.sla, &self.metrics.telemetry);
+            blame::answered(judges, (route, status), &self.came, &took, &parts.headers);
         }
         add_timing(&mut parts.headers, own, times.queue);
         Response::from_parts(parts, body)

@@ -9,13 +9,14 @@ use crate::metrics::labels::{STATUS_CLASSES, status_class};
 use crate::metrics::process::Process;
 use crate::metrics::{Buckets, Durations, DurationsByLabel, Format};
 use crate::ops::Tracked;
-use crate::sla::{Objective, Watched};
+use crate::sla::{Objective, Parts, Watched};
+use crate::telemetry::{Answered, Telemetry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,8 @@ pub(super) enum Route {
     Other,
 }
 
-const ROUTES: [&str; 5] = ["poll", "heartbeat", "cached", "health", "other"];
+/// The names of all routes.
+pub(super) const ROUTES: [&str; 5] = ["poll", "heartbeat", "cached", "health", "other"];
 
 impl Route {
     /// The label's value.
@@ -42,6 +44,8 @@ type Labels<const N: usize> = [(&'static str, String); N];
 /// The counters, histograms and gauges.
 pub(super) struct Metrics {
     registry: Registry,
+    /// What is told of single requests.
+    pub(super) telemetry: Telemetry,
     buckets: Buckets,
     requests: DurationsByLabel,
     loop_lag: Durations,
@@ -84,7 +88,7 @@ fn of_instance(upstream: &str, instance: &str) -> Labels<2> {
 
 impl Metrics {
     /// Everything at 0. Counters' names are without `_total` here, and what they say without a full stop: both are added.
-    pub(super) fn new(buckets: Buckets) -> Self {
+    pub(super) fn new(buckets: Buckets, telemetry: Telemetry) -> Self {
         let mut own = Registry::default();
         let registry = &mut own;
         let requests = DurationsByLabel::new(
@@ -110,7 +114,11 @@ impl Metrics {
             "Requests and connections turned away, by why",
         );
         Process::new(None).register(registry);
+        for ((series, help), counter) in telemetry.counters() {
+            registry.register(series, help, counter);
+        }
         Self {
+            telemetry,
             requests,
             loop_lag,
             buckets,
@@ -280,6 +288,28 @@ impl Metrics {
     pub(super) fn request(&self, route: Route, status: u16, took: Duration) {
         let place = route as usize * STATUS_CLASSES.len() + status_class(status);
         self.requests.at(place).observe(took);
+    }
+
+    /// A request that the shim answered by itself, and is logged as such: what is forwarded is told where it is judged.
+    #[inline]
+    pub(super) fn own_request(&self, route: Route, status: u16, took: Duration) {
+        self.request(route, status, took);
+        let place = route as usize;
+        if self.telemetry.requests.is_due(place, status) {
+            let now = Instant::now();
+            let answered = Answered {
+                route: route.as_str(),
+                place,
+                status,
+                began: now.checked_sub(took).unwrap_or(now),
+                parts: Parts {
+                    shim: took,
+                    ..Parts::default()
+                },
+                children: &[],
+            };
+            self.telemetry.note_now(None, true, &answered);
+        }
     }
 
     /// A request was turned away.

@@ -3,7 +3,7 @@
 use super::backend::{Bounds, Shim, ShimBackend};
 use super::cache::Cache;
 use super::heartbeat::Heartbeats;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, ROUTES};
 use super::ops_page::ShimSource;
 use super::peers::{Peers, is_among};
 use super::players::Players;
@@ -15,6 +15,7 @@ use crate::config::{HeartbeatRule, Network, Settings, UpstreamGroup};
 use crate::front::{Connection, FieldBlock, Front, Limits, Phase, descriptors_max};
 use crate::ops::Live;
 use crate::sla::{SLOW_REQUESTS, Sla};
+use crate::telemetry::Telemetry;
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
@@ -141,7 +142,8 @@ fn build(
     let shim = &settings.shim;
     let instance_id = settings.instance_id();
     let rules: Vec<HeartbeatRule> = items("shim.heartbeats", &shim.heartbeats)?;
-    let mut metrics = Metrics::new(settings.sla.buckets());
+    let telemetry = Telemetry::new(settings, "shim", &instance_id, &ROUTES);
+    let mut metrics = Metrics::new(settings.sla.buckets(), telemetry);
     let watched = metrics.watch(&settings.sla.objectives);
     let sla = Sla::new(&settings.sla, "shim", &instance_id, None, watched);
     metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
@@ -251,6 +253,8 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         }
     }
     shim.sla.clone().save().await;
+    let ending = shim.clone();
+    let _ = tokio::task::spawn_blocking(move || ending.metrics.telemetry.end()).await;
     tracing::info!("stopped");
     Ok(())
 }

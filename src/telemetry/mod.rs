@@ -33,10 +33,7 @@ pub const TRACES_DROPPED: (&str, &str) = (
     "Spans that were not sent, because the collector was away or too slow",
 );
 /// The name, without `_total`, and the meaning of the series of spans that were sent.
-pub const TRACES_SENT: (&str, &str) = (
-    "trove_traces_sent",
-    "Spans that the collector has taken",
-);
+pub const TRACES_SENT: (&str, &str) = ("trove_traces_sent", "Spans that the collector has taken");
 
 /// One request, when it has been answered.
 #[derive(Debug)]

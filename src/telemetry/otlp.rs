@@ -34,12 +34,16 @@ pub fn parse_endpoint(text: &str) -> Result<(String, String), String> {
     let form = || "it must be http://HOST:PORT, such as http://127.0.0.1:4318".to_owned();
     let uri: http::Uri = text.parse().map_err(|_| form())?;
     let authority = uri.authority().ok_or_else(form)?;
-    if uri.scheme_str() != Some("http") || uri.query().is_some() || authority.as_str().contains('@') {
+    if uri.scheme_str() != Some("http") || uri.query().is_some() || authority.as_str().contains('@')
+    {
         return Err(form());
     }
     let port = authority.port_u16().unwrap_or(4318);
     let base = uri.path().trim_end_matches('/');
-    Ok((format!("{}:{port}", authority.host()), format!("{base}/v1/traces")))
+    Ok((
+        format!("{}:{port}", authority.host()),
+        format!("{base}/v1/traces"),
+    ))
 }
 
 /// See the module.
@@ -75,7 +79,9 @@ impl Exporter {
             sending.run();
             let _ = end.send(());
         };
-        let thread = std::thread::Builder::new().name("trove-traces".into()).spawn(run);
+        let thread = std::thread::Builder::new()
+            .name("trove-traces".into())
+            .spawn(run);
         if let Err(error) = thread {
             tracing::error!(%error, "there is no thread for traces: none are sent");
             return None;
@@ -92,7 +98,10 @@ impl Exporter {
     pub fn send(&self, span: Span) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match &*sender {
-            Some(sender) => matches!(sender.try_send(span), Err(TrySendError::Full(_) | TrySendError::Disconnected(_))),
+            Some(sender) => matches!(
+                sender.try_send(span),
+                Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
+            ),
             None => true,
         };
         if refused {
@@ -108,7 +117,10 @@ impl Exporter {
 
     /// Takes no more, and waits until the rest is sent, for so long at most.
     pub fn end(&self, wait: Duration) {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = ended.recv_timeout(wait);
     }
@@ -130,7 +142,10 @@ struct Sending {
 
 impl Sending {
     fn run(&mut self) {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        let runtime = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
             Ok(runtime) => runtime,
             Err(error) => return tracing::error!(%error, "traces are not sent"),
         };
@@ -151,7 +166,10 @@ impl Sending {
                 Err(error) => {
                     self.dropped.inc_by(count);
                     if !std::mem::replace(&mut self.is_away, true) {
-                        tracing::warn!(error, "the collector of traces does not take them; they are dropped");
+                        tracing::warn!(
+                            error,
+                            "the collector of traces does not take them; they are dropped"
+                        );
                     }
                 }
             }
@@ -163,7 +181,10 @@ impl Sending {
         let mut batch = vec![self.spans.recv().ok()?];
         let until = Instant::now() + self.every;
         while batch.len() < BATCH_MAX {
-            match self.spans.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self
+                .spans
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
                 Ok(span) => batch.push(span),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
@@ -190,20 +211,32 @@ impl Sending {
             }],
         };
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = TcpStream::connect(&self.address).await.map_err(|error| text(&error))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| text(&error))?;
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .map_err(|error| text(&error))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| text(&error))?;
         let connection = tokio::spawn(connection);
         let request = http::Request::post(&self.path)
             .header("host", &self.address)
             .header("content-type", "application/x-protobuf")
             .body(Full::new(Bytes::from(export.encode_to_vec())))
             .map_err(|error| text(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| text(&error))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| text(&error))?;
         let status = response.status();
-        let _ = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let _ = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
         connection.abort();
-        if status.is_success() { Ok(()) } else { Err(format!("it answers {status}")) }
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(format!("it answers {status}"))
+        }
     }
 }
 
@@ -234,7 +267,10 @@ fn resource(role: &str, instance: &str) -> Resource {
 fn otlp_spans(span: Span) -> Vec<OtlpSpan> {
     let mut attributes = vec![
         text("http.route", span.route),
-        value_of("http.response.status_code", any_value::Value::IntValue(span.status.into())),
+        value_of(
+            "http.response.status_code",
+            any_value::Value::IntValue(span.status.into()),
+        ),
     ];
     for cause in Cause::ALL {
         let seconds = span.parts.part(*cause).as_secs_f64();
@@ -243,15 +279,17 @@ fn otlp_spans(span: Span) -> Vec<OtlpSpan> {
             attributes.push(value_of(&key, any_value::Value::DoubleValue(seconds)));
         }
     }
-    let of = |name: &str, id: [u8; 8], parent: Vec<u8>, kind: SpanKind, (from, to): (u64, u64)| OtlpSpan {
-        trace_id: span.trace.to_vec(),
-        span_id: id.to_vec(),
-        parent_span_id: parent,
-        name: name.to_owned(),
-        kind: kind.into(),
-        start_time_unix_nano: from,
-        end_time_unix_nano: to,
-        ..OtlpSpan::default()
+    let of = |name: &str, id: [u8; 8], parent: Vec<u8>, kind: SpanKind, (from, to): (u64, u64)| {
+        OtlpSpan {
+            trace_id: span.trace.to_vec(),
+            span_id: id.to_vec(),
+            parent_span_id: parent,
+            name: name.to_owned(),
+            kind: kind.into(),
+            start_time_unix_nano: from,
+            end_time_unix_nano: to,
+            ..OtlpSpan::default()
+        }
     };
     let parent = span.parent.map(Vec::from).unwrap_or_default();
     let mut own = of(span.route, span.id, parent, SpanKind::Server, span.time_ns);
@@ -276,12 +314,22 @@ mod tests {
     #[test]
     fn an_endpoint_is_a_plain_address() {
         let is = |text: &str, address: &str, path: &str| {
-            assert_eq!(parse_endpoint(text), Ok((address.into(), path.into())), "{text}");
+            assert_eq!(
+                parse_endpoint(text),
+                Ok((address.into(), path.into())),
+                "{text}"
+            );
         };
         is("http://127.0.0.1:4318", "127.0.0.1:4318", "/v1/traces");
         is("http://collector", "collector:4318", "/v1/traces");
         is("http://[::1]:99/otlp/", "[::1]:99", "/otlp/v1/traces");
-        for wrong in ["", "127.0.0.1:4318", "https://c:4318", "http://u:p@c:4318", "http://c?x=1"] {
+        for wrong in [
+            "",
+            "127.0.0.1:4318",
+            "https://c:4318",
+            "http://u:p@c:4318",
+            "http://c?x=1",
+        ] {
             assert!(parse_endpoint(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,8 +1,8 @@
 //! The log of requests. At 50,000 polls a second a line for each would cost more than the polls; so one in so many of a route
 //! is logged, and whatever is due, never more than so many lines a second.
 
-use super::span::Ident;
 use super::Answered;
+use super::span::Ident;
 use crate::config::LogSettings;
 use prometheus_client::metrics::counter::Counter;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,9 @@ pub fn parse_item(item: &str) -> Result<(&str, u32), String> {
     let form = || "it must be ROUTE=N: one in N requests of a route is logged, 0 for none; * is every other route";
     let (route, every) = item.split_once('=').ok_or_else(form)?;
     let is_route = route == EVERY_ROUTE
-        || crate::metrics::Route::ALL.iter().any(|known| known.as_str() == route);
+        || crate::metrics::Route::ALL
+            .iter()
+            .any(|known| known.as_str() == route);
     if !is_route {
         return Err(format!("there is no route {route}"));
     }
@@ -45,10 +47,16 @@ impl Pace {
 
     fn takes(&self, most: u64, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.began).as_secs() << 32;
-        let taken = self.second_and_lines.fetch_update(Relaxed, Relaxed, |before| {
-            let lines = if before >> 32 == second >> 32 { before & 0xffff_ffff } else { 0 };
-            (lines < most).then_some(second | (lines + 1))
-        });
+        let taken = self
+            .second_and_lines
+            .fetch_update(Relaxed, Relaxed, |before| {
+                let lines = if before >> 32 == second >> 32 {
+                    before & 0xffff_ffff
+                } else {
+                    0
+                };
+                (lines < most).then_some(second | (lines + 1))
+            });
         taken.is_ok()
     }
 }
@@ -69,11 +77,22 @@ impl RequestLog {
     /// For routes of these names. What the settings do not name is not logged unless it fails.
     #[must_use]
     pub fn new(settings: &LogSettings, routes: &[&str]) -> Self {
-        let items: Vec<(&str, u32)> = settings.requests.iter().filter_map(|item| parse_item(item).ok()).collect();
+        let items: Vec<(&str, u32)> = settings
+            .requests
+            .iter()
+            .filter_map(|item| parse_item(item).ok())
+            .collect();
         let of = |name: &str| items.iter().find(|(route, _)| *route == name);
-        let every = |name: &&str| of(name).or_else(|| of(EVERY_ROUTE)).map_or(0, |(_, every)| *every);
+        let every = |name: &&str| {
+            of(name)
+                .or_else(|| of(EVERY_ROUTE))
+                .map_or(0, |(_, every)| *every)
+        };
         Self {
-            routes: routes.iter().map(|name| (every(name), AtomicU64::new(0))).collect(),
+            routes: routes
+                .iter()
+                .map(|name| (every(name), AtomicU64::new(0)))
+                .collect(),
             per_s_max: settings.requests_per_s_max,
             sampled: Pace::new(),
             failed: Pace::new(),
@@ -98,7 +117,11 @@ impl RequestLog {
     /// Writes the line of a request that is due, unless there have been too many in this second.
     pub fn write(&self, ident: &Ident, answered: &Answered<'_>) {
         let has_failed = answered.status >= 500;
-        let pace = if has_failed { &self.failed } else { &self.sampled };
+        let pace = if has_failed {
+            &self.failed
+        } else {
+            &self.sampled
+        };
         if !pace.takes(self.per_s_max, Instant::now()) {
             self.left_out.inc();
             return;
@@ -167,7 +190,16 @@ mod tests {
             let now = pace.began + Duration::from_millis(after_ms);
             (0..50).filter(|_| pace.takes(20, now)).count()
         };
-        assert_eq!([lines(0), lines(900), lines(1_000), lines(5_500), lines(5_900)], [20, 0, 20, 20, 0]);
+        assert_eq!(
+            [
+                lines(0),
+                lines(900),
+                lines(1_000),
+                lines(5_500),
+                lines(5_900)
+            ],
+            [20, 0, 20, 20, 0]
+        );
     }
 
     #[test]

@@ -43,7 +43,9 @@ impl Ident {
 
 impl fmt::Display for Ident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.trace.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.trace
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -122,9 +124,16 @@ mod tests {
         assert_eq!(sampled.to_string(), "07".repeat(16));
         assert!(!Ident::new(Some(parent(false)), true, 1).is_traced);
         assert!(!Ident::new(Some(parent(true)), false, 1).is_traced);
-        let own = |every| (0..1_000).filter(|_| Ident::new(None, true, every).is_traced).count();
+        let own = |every| {
+            (0..1_000)
+                .filter(|_| Ident::new(None, true, every).is_traced)
+                .count()
+        };
         assert_eq!([own(0), own(1)], [0, 1_000]);
         assert!((1..500).contains(&own(10)));
-        assert_ne!(Ident::new(None, false, 1).trace, Ident::new(None, false, 1).trace);
+        assert_ne!(
+            Ident::new(None, false, 1).trace,
+            Ident::new(None, false, 1).trace
+        );
     }
 }
