@@ -228,6 +228,10 @@ impl LinkClient {
     ///
     /// # Errors
     /// The request, and why the link does not take it.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a few bytes over the bound, on the way of what a dying link left"
+    )]
     pub fn resend(&self, returned: Returned) -> Result<(), (Returned, Rejected)> {
         let Returned {
             ticket,

@@ -9,7 +9,7 @@ pub const SERIES_MAX: usize = 2_000;
 /// The samples of Prometheus's text, by name with labels as they stand there: without buckets of histograms, without
 /// histograms that have counted nothing, and without what `is_left_out` names.
 #[must_use]
-pub fn samples<'a>(text: &'a str, is_left_out: impl Fn(&str) -> bool) -> BTreeMap<&'a str, f64> {
+pub fn samples(text: &str, is_left_out: impl Fn(&str) -> bool) -> BTreeMap<&str, f64> {
     let samples = text.lines().filter_map(|line| {
         if line.starts_with('#') {
             return None;

@@ -39,6 +39,7 @@ pub struct Live {
     /// `None` once the process is stopping.
     sender: Mutex<Option<broadcast::Sender<Bytes>>>,
     began: Instant,
+    period: Duration,
 }
 
 fn unix_ms() -> u64 {
@@ -67,6 +68,10 @@ impl Live {
     /// Of a process that shows `source`, and keeps the moments of what is `tracked`.
     #[must_use]
     pub fn new(source: impl Source, tracked: Tracked) -> Arc<Self> {
+        Self::with_period(source, tracked, PERIOD)
+    }
+
+    fn with_period(source: impl Source, tracked: Tracked, period: Duration) -> Arc<Self> {
         let began = Instant::now();
         Arc::new(Self {
             source: Box::new(source),
@@ -75,12 +80,14 @@ impl Live {
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
             sender: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
             began,
+            period,
         })
     }
 
     /// Keeps moments for ever, and sends states while somebody looks on.
     pub async fn keep(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + PERIOD, PERIOD);
+        let mut ticks =
+            tokio::time::interval_at(tokio::time::Instant::now() + self.period, self.period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -104,7 +111,7 @@ impl Live {
     pub async fn state(&self) -> Option<Bytes> {
         let mut latest = self.latest.lock().await;
         match &*latest {
-            Some((made, json)) if made.elapsed() < PERIOD => Some(json.clone()),
+            Some((made, json)) if made.elapsed() < self.period => Some(json.clone()),
             _ => {
                 let json = self.make().await?;
                 *latest = Some((Instant::now(), json.clone()));
@@ -202,7 +209,9 @@ mod tests {
             latency: Vec::new(),
             loop_lag: Durations::new(Buckets::of_ms(&[1.0])),
         };
-        (Live::new(Counting(made.clone()), tracked), made)
+        let period = Duration::from_millis(5);
+        let live = Live::with_period(Counting(made.clone()), tracked, period);
+        (live, made)
     }
 
     async fn text(body: &mut Body) -> Option<String> {
@@ -210,11 +219,13 @@ mod tests {
         Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn nothing_is_made_while_nobody_looks_and_one_state_serves_all_who_do() {
         let (live, made) = live();
         let keeping = tokio::spawn(live.clone().keep());
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        while lock(&live.moments).kept().len() < 5 {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(made.load(SeqCst), 0);
         let mut bodies = [live.look_on().unwrap(), live.look_on().unwrap()];
         for body in &mut bodies {
@@ -225,7 +236,7 @@ mod tests {
                     .starts_with("event: past\ndata: {")
             );
         }
-        for expected in 0..3 {
+        for expected in 0..3_u64 {
             let mut both = Vec::new();
             for body in &mut bodies {
                 both.push(text(body).await.unwrap());
@@ -242,7 +253,7 @@ mod tests {
         keeping.abort();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn viewers_are_bounded_and_one_who_does_not_read_is_dropped() {
         let (live, _) = live();
         let keeping = tokio::spawn(live.clone().keep());
@@ -262,7 +273,7 @@ mod tests {
         keeping.abort();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_end_of_the_process_ends_the_events() {
         let (live, _) = live();
         let mut body = live.look_on().unwrap();

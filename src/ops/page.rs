@@ -18,7 +18,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// `/ops`, its files, `/ops/events` and `/ops/state`.
-#[must_use]
 pub fn routes(live: Arc<Live>) -> Router {
     let file =
         |kind: &'static str, text: &'static str| get(move || async move { file(kind, text) });
