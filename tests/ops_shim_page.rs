@@ -73,6 +73,10 @@ fn the_shim_s_page_shows_its_metrics_and_switches_with_a_key_that_it_does_not_ke
     let mut browser = Browser::start(LIGHT);
     browser.open(&format!("http://{}/ops", shim.ops));
     browser.until("some states", "document.body.dataset.shown > 2");
+    browser.until(
+        "the player to be counted",
+        "[...document.querySelectorAll('[data-series]')].some((node) => node.dataset.series === 'trove_shim_players_online' && node.dataset.value === '1')",
+    );
     let shown = browser.run(
         "return [...document.querySelectorAll('[data-series]')].map((node) => [node.dataset.series, node.dataset.value]);",
     );

@@ -59,6 +59,7 @@ fn every_number_has_a_range_that_holds_its_default() {
                         .iter()
                         .chain(&shim::RANGES)
                         .chain(&sla::RANGES)
+                        .chain(&telemetry::RANGES)
                         .any(|(name, ..)| *name == key),
                     "{key} has no range"
                 );

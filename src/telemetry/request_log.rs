@@ -64,7 +64,7 @@ impl Pace {
 /// Which requests are logged.
 #[derive(Debug)]
 pub struct RequestLog {
-    /// By route: one in so many is logged, and how many there have been.
+    /// By route: one in so many is logged, and how many come before the next one.
     routes: Box<[(u32, AtomicU64)]>,
     per_s_max: u64,
     sampled: Pace,
@@ -110,7 +110,14 @@ impl RequestLog {
         match self.routes.get(place) {
             None | Some((0, _)) => false,
             Some((1, _)) => true,
-            Some((every, seen)) => seen.fetch_add(1, Relaxed) % u64::from(*every) == 0,
+            Some((every, left)) => {
+                // No division and no locked addition, which polls from memory would pay for: one thread counts, and were
+                // there several, they would log a few more or less.
+                let now = left.load(Relaxed);
+                let next = now.checked_sub(1).unwrap_or(u64::from(*every) - 1);
+                left.store(next, Relaxed);
+                now == 0
+            }
         }
     }
 
