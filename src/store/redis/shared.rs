@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
 use trove_streams::{
-    Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State,
+    EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State,
 };
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
@@ -345,7 +345,9 @@ pub(super) fn random_hex<const N: usize>() -> Result<String, StoreError> {
 #[derive(Clone)]
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Connection,
+    pub(super) commands: Router,
+    /// What has to cover what is answered, if anything.
+    pub(super) fences: Option<Arc<super::durable::Fences>>,
     /// Held while the clock is met.
     pub(super) clock_gate: Arc<tokio::sync::Mutex<()>>,
 }

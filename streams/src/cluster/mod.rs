@@ -137,7 +137,7 @@ async fn keep_looking(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    pub(crate) fn map(&self) -> Arc<SlotMap> {
+    fn map(&self) -> Arc<SlotMap> {
         Arc::clone(&lock(&self.map))
     }
 

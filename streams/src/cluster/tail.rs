@@ -104,12 +104,13 @@ impl ClusterTail {
         feed.held = false;
     }
 
-    /// The link over which the feed at place `feed` was last compared and read.
+    /// The primary, the link to it by its number, and the history of which the feed at place `feed` was last read.
     ///
     /// # Panics
     /// If there is no such place.
-    pub fn read_from(&self, feed: usize) -> Option<&History> {
-        Some(&self.feeds[feed].compared.as_ref()?.2)
+    pub fn read_over(&self, feed: usize) -> Option<(&Option<Endpoint>, &u64, &History)> {
+        let (endpoint, link, history) = self.feeds[feed].compared.as_ref()?;
+        Some((endpoint, link, history))
     }
 
     /// For how long the feed that has been silent for longest has not been heard from; `None` before all of them were.
@@ -172,7 +173,6 @@ impl ClusterTail {
                     (feed.key.clone(), feed.position, known)
                 })
                 .collect();
-            // Right away where something was just read, as there may be more.
             let fresh = feeds.iter().any(|index| self.feeds[*index].heard_at.is_none());
             let pause = if fresh { Duration::ZERO } else { READ_PAUSE };
             let count = self.count;

@@ -369,6 +369,11 @@ impl Fresh<'_> {
                 return cluster.query(cmd).await;
             }
         }
+        self.query_here(cmd).await
+    }
+
+    /// Runs one command on this link, whatever it is about.
+    pub async fn query_here(&self, cmd: &Cmd) -> Result<Value, crate::Error> {
         match self.connection.clone().send_packed_command(cmd).await {
             Ok(Value::ServerError(error)) => Err(ServerError::from(error).into()),
             Ok(value) => Ok(value),
