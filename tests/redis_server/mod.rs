@@ -1,4 +1,6 @@
-//! A Redis server of a test's own.
+//! A Redis server of a test's own, and a cluster.
+
+pub(crate) mod cluster;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -80,11 +82,16 @@ impl Server {
 
     /// A server with further arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::at(free_port, args)
+    }
+
+    /// A server with further arguments, at one of the ports that `port` gives.
+    fn at(port: impl Fn() -> u16, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // The port was free a moment ago; if somebody else was faster, another one is tried.
         for _ in 0..5 {
             let dir = tempfile::tempdir().expect("the temporary directory can be written");
-            let port = free_port();
+            let port = port();
             let mut child = spawn(port, dir.path(), &args);
             if came_up(&mut child, port) {
                 return Self {
@@ -108,6 +115,11 @@ impl Server {
             .expect("this is a URL")
             .get_connection()
             .expect("the server answers")
+    }
+
+    /// The directory that it keeps its files in.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Runs a command given in words.

@@ -229,11 +229,17 @@ impl Shared {
         }
     }
 
-    /// Puts on record that every partition is there, so that one which is missing later has been lost.
-    pub(super) async fn note_whole(&self, router: &Router) -> Result<(), Error> {
+    /// When every primary of a cluster is there for the first time: brings all partitions to the epoch that the last of them
+    /// began, and puts on record that none is missing, so that one which is missing later has been lost.
+    pub(super) async fn whole_cluster(&self, router: &Router) -> Result<(), Failure> {
+        let line = Line::Open(router);
+        let fields = identity_fields(self, &line).await?;
+        self.bring_partitions(&line, fields.contains_key("whole"))
+            .await?;
         let mut note = cmd("HSET");
         note.arg(self.keys.identity()).arg("whole").arg(1);
-        router.query(&note).await.map(drop)
+        line.query(&note).await?;
+        Ok(())
     }
 
     /// Makes a store on an empty server.

@@ -133,8 +133,8 @@ impl RedisStore {
         let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
         core.all_hunts().await.map_err(failed)?;
         if core.commands.is_cluster() {
-            let noted = core.shared.note_whole(&core.commands).await;
-            noted.map_err(|error| ConnectError::Unreachable(describe(&error)))?;
+            let whole = core.shared.whole_cluster(&core.commands).await;
+            whole.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         }
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));

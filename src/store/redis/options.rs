@@ -18,13 +18,20 @@ pub enum Time {
         /// The same time.
         time: Arc<dyn TimeSource>,
     },
+    /// A test's on a cluster: a key in each slot that the store uses, as [`trove_streams::Clock::Beside`].
+    ManualBeside {
+        /// The end of the STRINGs' names.
+        name: String,
+        /// The same time.
+        time: Arc<dyn TimeSource>,
+    },
 }
 
 impl std::fmt::Debug for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Server => "Server",
-            Self::Manual { .. } => "Manual",
+            Self::Manual { .. } | Self::ManualBeside { .. } => "Manual",
         })
     }
 }

@@ -111,11 +111,11 @@ impl Shared {
                 );
                 Some(Arc::new(ServerTime { own, offset }))
             }
-            Time::Manual { .. } => None,
+            Time::Manual { .. } | Time::ManualBeside { .. } => None,
         };
         let source: Arc<dyn TimeSource> = match (&server_time, &options.time) {
             (Some(server), _) => server.clone(),
-            (None, Time::Manual { time, .. }) => time.clone(),
+            (None, Time::Manual { time, .. } | Time::ManualBeside { time, .. }) => time.clone(),
             (None, Time::Server) => Arc::new(SystemTimeSource::default()),
         };
         let partitions = usize::from(options.partitions);
