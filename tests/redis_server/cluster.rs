@@ -60,7 +60,7 @@ impl Cluster {
         ];
         let count = if replicas { 2 * PRIMARIES } else { PRIMARIES };
         let nodes: Vec<Server> = (0..count)
-            .map(|_| Server::at(port_with_bus, &args))
+            .map(|_| Server::at(&super::binary(), port_with_bus, &args))
             .collect();
         let cluster = Self { nodes };
         for (index, node) in cluster.nodes.iter().enumerate() {

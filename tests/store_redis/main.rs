@@ -8,6 +8,7 @@
 #[path = "../redis_server/mod.rs"]
 mod redis_server;
 
+mod durability;
 mod failures;
 mod figures;
 mod instances;
