@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with a directory of its own; ended when dropped. `TROVE_TEST_REDIS` names the directory of another binary.
 pub(crate) struct Server {
-    binary: PathBuf,
+    pub(crate) binary: PathBuf,
     child: Child,
     pub(crate) port: u16,
     dir: TempDir,

@@ -8,6 +8,7 @@
 #[path = "../redis_server/mod.rs"]
 mod redis_server;
 
+mod cluster;
 mod durability;
 mod failures;
 mod figures;

@@ -16,11 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trove_streams::fence::{Fence, FenceError, Safe};
 use trove_streams::keys::fence_beside;
-use trove_streams::redis::{Value, cmd};
+use trove_streams::redis::{Value, cmd, from_redis_value};
 use trove_streams::{
     BoxFuture, Endpoint, Fresh, History, NODES_MAX, Prepare, Router, StoreUrl, TcpDial, Version,
 };
 
+/// How long `WAITAOF` may take where the file is synced once a second.
+const EVERYSEC_WAIT: Duration = Duration::from_millis(2_500);
 /// The oldest version that has `WAITAOF`.
 const WAITAOF_SINCE: Version = Version::new(7, 2, 0);
 
@@ -63,7 +65,49 @@ impl Sent {
 }
 
 /// Looks whether a server can do what is asked of it.
-struct CanSync;
+struct CanSync {
+    within: Duration,
+}
+
+impl CanSync {
+    /// Why it cannot.
+    async fn refusal(&self, fresh: &Fresh<'_>) -> Result<Option<String>, trove_streams::Error> {
+        let version = fresh.up().server.version;
+        if version < WAITAOF_SINCE {
+            return Ok(Some(format!(
+                "the server has version {version}, and WAITAOF came with {WAITAOF_SINCE}"
+            )));
+        }
+        let mut info = cmd("INFO");
+        let reply = fresh.query_here(info.arg("persistence")).await?;
+        let text = match &reply {
+            Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+            Value::VerbatimString { text, .. } => text.into(),
+            _ => "".into(),
+        };
+        if !text.lines().any(|line| line.trim_end() == "aof_enabled:1") {
+            let why = "the server keeps no append-only file: set appendonly yes";
+            return Ok(Some(why.into()));
+        }
+        let mut get = cmd("CONFIG");
+        get.arg("GET").arg("appendfsync");
+        // Where the login may not ask, the first fence tells.
+        let Ok(reply) = fresh.query_here(&get).await else {
+            return Ok(None);
+        };
+        let policy: Vec<String> = from_redis_value(reply).unwrap_or_default();
+        Ok(match policy.get(1).map(String::as_str) {
+            Some("no") => Some("the server never syncs its file: set appendfsync always".into()),
+            Some("everysec") if self.within < EVERYSEC_WAIT => Some(format!(
+                "the server syncs its file once a second (appendfsync everysec), and store.durability_wait_ms = {} is \
+                 below {}: set appendfsync always, or wait longer",
+                self.within.as_millis(),
+                EVERYSEC_WAIT.as_millis()
+            )),
+            _ => None,
+        })
+    }
+}
 
 impl Prepare for CanSync {
     fn prepare<'a>(
@@ -71,23 +115,10 @@ impl Prepare for CanSync {
         fresh: Fresh<'a>,
     ) -> BoxFuture<'a, Result<(), Box<dyn StdError + Send + Sync>>> {
         Box::pin(async move {
-            let version = fresh.up().server.version;
-            let why = if version < WAITAOF_SINCE {
-                format!("the server has version {version}, and WAITAOF came with {WAITAOF_SINCE}")
-            } else {
-                let mut info = cmd("INFO");
-                let reply = fresh.query_here(info.arg("persistence")).await?;
-                let text = match &reply {
-                    Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
-                    Value::VerbatimString { text, .. } => text.into(),
-                    _ => "".into(),
-                };
-                if text.lines().any(|line| line.trim_end() == "aof_enabled:1") {
-                    return Ok(());
-                }
-                "the server keeps no append-only file: set appendonly yes".to_owned()
-            };
-            Err(ConnectError::Durability(why).into())
+            match self.refusal(&fresh).await? {
+                None => Ok(()),
+                Some(why) => Err(ConnectError::Durability(why).into()),
+            }
         })
     }
 }
@@ -113,7 +144,7 @@ impl Fences {
             ..trove_streams::Config::blocking(within)
         };
         let can: Option<Arc<dyn Prepare>> = match safe {
-            Safe::Disk => Some(Arc::new(CanSync)),
+            Safe::Disk => Some(Arc::new(CanSync { within })),
             Safe::Replicas(_) => None,
         };
         Ok(Some(Self {

@@ -120,6 +120,9 @@ impl Follower {
         });
         let tail = Feeds::new(reads, feeds, shared.options.feed_block)?;
         let epoch = shared.epoch();
+        // It is silent from now on, until it is heard.
+        let now_ms = shared.elapsed_ms().max(1);
+        shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
         Ok(Self {
             core,
             partitions,
@@ -144,7 +147,9 @@ impl Follower {
             };
             let shared = &self.core.shared;
             let heard_ms = shared.elapsed_ms().saturating_sub(self.tail.silent_ms());
-            shared.tail_heard_ms.store(heard_ms.max(1), Ordering::Relaxed);
+            shared
+                .tail_heard_ms
+                .fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
             if shared.epoch() != self.epoch {
                 self.epoch = shared.epoch();
