@@ -12,7 +12,7 @@ use crate::store::{FeedEvent, StoreError};
 use futures_util::future::join_all;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use trove_streams::{ClusterTail, EntryId, Event, Partition, Router, Tail};
 
@@ -89,6 +89,9 @@ impl Feeds {
     }
 }
 
+/// For how long a new epoch is not told while a primary of a cluster is away.
+const UNTOLD_MAX: Duration = Duration::from_secs(10);
+
 /// Follows the feeds until nobody listens.
 pub(super) struct Follower {
     core: Core,
@@ -97,6 +100,8 @@ pub(super) struct Follower {
     sender: mpsc::Sender<Vec<FeedEvent>>,
     /// The epoch that was told last.
     epoch: u64,
+    /// Since when there has been a later one.
+    untold_since: Option<Instant>,
     /// The generation of each hunt that was told last.
     told: HashMap<u32, u64>,
     /// Streams that do not go on from where this reader is.
@@ -123,12 +128,14 @@ impl Follower {
         // It is silent from now on, until it is heard.
         let now_ms = shared.elapsed_ms().max(1);
         shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
+        shared.told_epoch.store(epoch, Ordering::Release);
         Ok(Self {
             core,
             partitions,
             tail,
             sender,
             epoch,
+            untold_since: None,
             told: HashMap::new(),
             broken: Vec::new(),
         })
@@ -151,8 +158,9 @@ impl Follower {
                 .tail_heard_ms
                 .fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
-            if shared.epoch() != self.epoch {
-                self.epoch = shared.epoch();
+            if self.tells_epoch() {
+                self.epoch = self.core.shared.epoch();
+                self.core.shared.told_epoch.store(self.epoch, Ordering::Release);
                 self.told.clear();
                 out.push(FeedEvent::Reset { epoch: self.epoch });
             }
@@ -162,6 +170,19 @@ impl Follower {
                 return;
             }
         }
+    }
+
+    /// Whether a new epoch is to be told now. What is in memory is void then, and read again: of a cluster whose primaries are
+    /// not all there, some of it could not be. It is shown, marked stale, until they are, but not for ever.
+    fn tells_epoch(&mut self) -> bool {
+        if self.core.shared.epoch() == self.epoch {
+            self.untold_since = None;
+            return false;
+        }
+        let commands = &self.core.commands;
+        let since = *self.untold_since.get_or_insert_with(Instant::now);
+        let all_there = !commands.is_cluster() || commands.state().up().is_some();
+        all_there || since.elapsed() > UNTOLD_MAX
     }
 
     /// Where each feed is read from, if what is read has to be covered.
