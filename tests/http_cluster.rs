@@ -219,6 +219,10 @@ fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
         site.manage(Ask::new("POST", "/hunts/h/open")).status == 200
     });
     let mut ann = site.player("ann");
+    wait("her wallet to be in memory", || {
+        let ask = ann.poll_ask();
+        ann.send(ask).status == 200
+    });
     wait("a first find", || {
         ann.find(&json!({"treasure": "r", "id": "1"})).status < 300
     });
