@@ -78,7 +78,8 @@ fn phone(mut player: Player, name: &str, stop: &AtomicBool, progress: &AtomicU64
             let began = Instant::now();
             let answer = player.send(player.poll_ask());
             if answer.status != 200 {
-                told.failed.push(format!("{:?} {}", asked_since.elapsed(), answer.text()));
+                told.failed
+                    .push(format!("{:?} {}", asked_since.elapsed(), answer.text()));
                 continue;
             }
             let answer = answer.json();
@@ -145,13 +146,19 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
             wait("a replica to take over", || {
                 cluster.primary_of(victim_slot) != victim
             });
-            println!("kill {nth}: a replica took over after {:?}", began.elapsed());
+            println!(
+                "kill {nth}: a replica took over after {:?}",
+                began.elapsed()
+            );
             cluster.nodes[victim].start_again();
             go_on(200, "the load to go on");
             cluster.wait_whole();
         }
         stop.store(true, Ordering::Relaxed);
-        phones.into_iter().map(|phone| phone.join().unwrap()).collect()
+        phones
+            .into_iter()
+            .map(|phone| phone.join().unwrap())
+            .collect()
     });
     let mut refused: BTreeMap<String, u64> = BTreeMap::new();
     for (code, count) in told.iter().flat_map(|told| &told.refused) {
@@ -159,7 +166,9 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
     }
     println!(
         "{} finds acknowledged, {} polls, {} of them stale, the longest {:?}; finds asked again: {refused:?}",
-        told.iter().map(|told| told.acknowledged.len()).sum::<usize>(),
+        told.iter()
+            .map(|told| told.acknowledged.len())
+            .sum::<usize>(),
         told.iter().map(|told| told.polls).sum::<u64>(),
         told.iter().map(|told| told.stale).sum::<u64>(),
         told.iter().map(|told| told.longest).max().unwrap(),
@@ -170,7 +179,11 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
             println!("{:#?}", site.log());
         }
     }
-    assert!(failed.is_empty(), "{} polls failed: {failed:#?}", failed.len());
+    assert!(
+        failed.is_empty(),
+        "{} polls failed: {failed:#?}",
+        failed.len()
+    );
     // The balance comes to what was acknowledged, on both instances.
     for (name, told) in names.iter().zip(&told) {
         let sum = told.acknowledged.len() as u64 * 3;
@@ -203,7 +216,9 @@ fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
     let of = format!("127.0.0.1 {}", redis.port);
     let replica = Server::with(&["--replicaof", &of]);
     wait("the replica to follow", || {
-        redis.run::<String>(&["INFO", "replication"]).contains("state=online")
+        redis
+            .run::<String>(&["INFO", "replication"])
+            .contains("state=online")
     });
     let settings = [
         ("store.durability", "replicated"),
@@ -230,13 +245,21 @@ fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
     replica.pause();
     for _ in 0..5 {
         let answer = ann.poll();
-        assert_eq!((&answer["balance"], &answer["pending"]), (&json!(0), &json!(3)), "{answer}");
+        assert_eq!(
+            (&answer["balance"], &answer["pending"]),
+            (&json!(0), &json!(3)),
+            "{answer}"
+        );
     }
     let refused = ann.find(&json!({"treasure": "r", "id": "2"}));
     refused.is_problem(503, "not_durable");
     assert!(refused.field("retry-after").is_some());
     let answer = ann.poll();
-    assert_eq!((&answer["balance"], &answer["pending"]), (&json!(0), &json!(3)), "{answer}");
+    assert_eq!(
+        (&answer["balance"], &answer["pending"]),
+        (&json!(0), &json!(3)),
+        "{answer}"
+    );
     replica.go_on();
     wait("the find to be safe", || {
         let again = ann.find(&json!({"treasure": "r", "id": "2"}));

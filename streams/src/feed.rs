@@ -3,8 +3,8 @@
 
 use redis::{ParsingError, ToRedisArgs, Value};
 
-use crate::EntryId;
 use crate::Commands;
+use crate::EntryId;
 use crate::connection::Batch;
 use crate::continuity::{Continuity, Evidence, judge};
 use crate::error::{Error, ErrorCode};

@@ -1,9 +1,6 @@
 //! A Redis Cluster of a test's own.
 
-#![allow(
-    dead_code,
-    reason = "not every test that has a server needs a cluster"
-)]
+#![allow(dead_code, reason = "not every test that has a server needs a cluster")]
 
 use super::{PATIENCE, Server, free_port};
 use std::net::{Ipv4Addr, TcpListener};
@@ -69,8 +66,9 @@ impl Cluster {
             let () = node.run(&["CLUSTER", "MEET", "127.0.0.1", &first]);
             if index < PRIMARIES {
                 let share = |of: usize| of * usize::from(SLOTS) / PRIMARIES;
-                let slots: Vec<String> =
-                    (share(index)..share(index + 1)).map(|slot| slot.to_string()).collect();
+                let slots: Vec<String> = (share(index)..share(index + 1))
+                    .map(|slot| slot.to_string())
+                    .collect();
                 let mut words = vec!["CLUSTER", "ADDSLOTS"];
                 words.extend(slots.iter().map(String::as_str));
                 let () = node.run(&words);
@@ -96,9 +94,9 @@ impl Cluster {
             self.nodes.iter().all(|node| {
                 let says = |words: &[&str], what: &str| {
                     node.try_run(words).is_ok_and(|value| match value {
-                        Value::BulkString(text) => {
-                            String::from_utf8_lossy(&text).lines().any(|line| line == what)
-                        }
+                        Value::BulkString(text) => String::from_utf8_lossy(&text)
+                            .lines()
+                            .any(|line| line == what),
                         _ => false,
                     })
                 };
@@ -138,7 +136,9 @@ impl Cluster {
                     };
                     (*from..=*to).contains(&i64::from(slot)).then_some(port)
                 })?;
-                self.nodes.iter().position(|node| i64::from(node.port) == port)
+                self.nodes
+                    .iter()
+                    .position(|node| i64::from(node.port) == port)
             });
             found.is_some()
         });

@@ -42,7 +42,9 @@ pub(crate) fn with_waitaof() -> Option<PathBuf> {
         .into_iter()
         .find(|binary| version_of(binary).is_some_and(|version| version >= (7, 2)));
     if found.is_none() {
-        eprintln!("SKIPPED: no redis-server of version 7.2 or newer is at hand (./test installs one)");
+        eprintln!(
+            "SKIPPED: no redis-server of version 7.2 or newer is at hand (./test installs one)"
+        );
     }
     found
 }

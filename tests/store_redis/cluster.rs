@@ -39,13 +39,23 @@ fn slot_of(partition: Partition) -> u16 {
     slot(keys().partition(partition).state().as_bytes())
 }
 
+/// How often a node answered with an error.
+fn errors(node: &Server, code: &str) -> u64 {
+    let text: String = node.run(&["INFO", "errorstats"]);
+    let line = format!("errorstat_{code}:count=");
+    let count = text.lines().find_map(|text| text.strip_prefix(&line));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
 /// Asks for a find until there is an outcome.
 async fn find_for_sure(store: &RedisStore, player: PlayerId, id: &str) -> Decision {
     let began = Instant::now();
     loop {
         match find(store, player, with_id(id)).await {
             Ok(outcome) => return outcome.unwrap(),
-            Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_)) => {}
+            Err(
+                StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_),
+            ) => {}
             Err(error) => panic!("{error}"),
         }
         assert!(began.elapsed() < PATIENCE, "a find is never answered");
@@ -68,7 +78,9 @@ async fn a_single_server_is_no_cluster_and_a_cluster_no_single_server() {
         panic!("{error}");
     };
     assert!(why.contains("no node of a cluster"), "{why}");
-    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 60_000)).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 60_000))
+        .await
+        .unwrap();
     let Err(error) = RedisStore::connect(&cluster.nodes[0].url(), options).await else {
         panic!("it was not refused");
     };
@@ -77,7 +89,9 @@ async fn a_single_server_is_no_cluster_and_a_cluster_no_single_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
-    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 60_000)).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 60_000))
+        .await
+        .unwrap();
     let cluster = Arc::new(cluster);
     let store = Arc::new(on(&cluster, options()).await);
     open_hunt(&store, WINDOW_MS).await;
@@ -85,7 +99,10 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
     let partition = Partitions::new(8).unwrap().get(3).unwrap();
     let moving = player_in(partition);
     let epoch = store.epoch();
-    let (done, found) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (done, found) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let players: Vec<PlayerId> = (0..40).map(PlayerId).chain([moving]).collect();
     let load: Vec<_> = players
         .iter()
@@ -138,9 +155,22 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
             (wallet.pending_finds == 0).then_some(wallet)
         })
         .await;
-        assert_eq!((wallet.balance, wallet.seq), (finds * 10, finds * 2), "{player:?}");
+        assert_eq!(
+            (wallet.balance, wallet.seq),
+            (finds * 10, finds * 2),
+            "{player:?}"
+        );
     }
     assert_eq!(store.epoch(), epoch, "no history was cut");
+    // It was on its way all right.
+    for code in ["MOVED", "ASK", "TRYAGAIN"] {
+        let refusals: u64 = cluster.nodes.iter().map(|node| errors(node, code)).sum();
+        println!("{code}: {refusals}");
+        assert!(
+            refusals > 0 || code == "ASK",
+            "nothing was answered with {code}"
+        );
+    }
     verify(&store).await;
     // The feed goes on from the new primary.
     find_for_sure(&store, moving, "last").await;
@@ -151,7 +181,9 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
 
 #[tokio::test]
 async fn a_primary_that_comes_back_empty_yields_no_zero_balance_until_it_is_accepted() {
-    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 2_000)).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 2_000))
+        .await
+        .unwrap();
     let mut cluster = cluster;
     let store = on(&cluster, options()).await;
     open_hunt(&store, WINDOW_MS).await;
@@ -176,7 +208,10 @@ async fn a_primary_that_comes_back_empty_yields_no_zero_balance_until_it_is_acce
         "{wallet:?}"
     );
     store.accept().await.unwrap();
-    until("the store is up", async || (store.health() == Health::Up).then_some(())).await;
+    until("the store is up", async || {
+        (store.health() == Health::Up).then_some(())
+    })
+    .await;
     if hunts != lost {
         let wallet = store.wallet(&hunt(), player).await.unwrap();
         assert_eq!(wallet.balance, 0, "that is what was accepted");

@@ -69,7 +69,8 @@ async fn what_no_replica_has_is_not_answered_and_asking_again_gets_the_truth() {
     })
     .await;
     while let Ok(events) = feed.try_recv() {
-        let shown = |event: &FeedEvent| matches!(event, FeedEvent::Wallet { wallet, .. } if wallet.seq > 1);
+        let shown =
+            |event: &FeedEvent| matches!(event, FeedEvent::Wallet { wallet, .. } if wallet.seq > 1);
         assert!(!events.iter().any(shown), "{events:?}");
     }
     replica.go_on();

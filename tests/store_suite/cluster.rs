@@ -47,7 +47,11 @@ impl OnCluster {
         let mut connections = self.connections.lock().unwrap();
         for (primary, key) in &self.clocks {
             let mut cmd = redis::cmd(command);
-            let () = cmd.arg(key).arg(ms).query(&mut connections[*primary]).unwrap();
+            let () = cmd
+                .arg(key)
+                .arg(ms)
+                .query(&mut connections[*primary])
+                .unwrap();
         }
     }
 
@@ -169,7 +173,10 @@ impl Fixture for OnCluster {
                     wallet if wallet.starts_with("w:") => "HLEN",
                     _ => continue,
                 };
-                rows += redis::cmd(count).arg(&key).query::<u64>(connection).unwrap();
+                rows += redis::cmd(count)
+                    .arg(&key)
+                    .query::<u64>(connection)
+                    .unwrap();
             }
         }
         rows

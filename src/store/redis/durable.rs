@@ -231,7 +231,9 @@ impl Core {
         let results = join_all(covers).await;
         sent.iter()
             .map(|sent| {
-                let server = servers.iter().position(|(_, known)| Some(*known) == sent.as_ref());
+                let server = servers
+                    .iter()
+                    .position(|(_, known)| Some(*known) == sent.as_ref());
                 match server.map(|server| &results[server]) {
                     Some(Ok(())) => Ok(()),
                     Some(Err(error)) => Err(not_durable(error)),

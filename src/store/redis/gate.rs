@@ -44,9 +44,11 @@ impl Line<'_> {
     /// For how long, in milliseconds, the primary that holds `key` has not answered, where it is not the only server.
     fn unheard_ms(&self, key: &str) -> Option<u64> {
         match self {
-            Self::Fresh(fresh) if fresh.is_of_cluster() => Some(fresh.unheard(key).map_or(0, |unheard| {
-                u64::try_from(unheard.as_millis()).unwrap_or(u64::MAX)
-            })),
+            Self::Fresh(fresh) if fresh.is_of_cluster() => {
+                Some(fresh.unheard(key).map_or(0, |unheard| {
+                    u64::try_from(unheard.as_millis()).unwrap_or(u64::MAX)
+                }))
+            }
             _ => None,
         }
     }

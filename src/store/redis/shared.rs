@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
-use trove_streams::{
-    EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State,
-};
+use trove_streams::{EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State};
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
 /// stepped, or the call waited so long that whoever sent it has given it up. Nothing is done then.

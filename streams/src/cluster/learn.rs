@@ -103,7 +103,10 @@ async fn ask(
     info.arg("INFO");
     if let Some(connection) = connection {
         let ask = async {
-            Ok::<_, crate::Error>((connection.query(&slots).await?, connection.query(&info).await?))
+            Ok::<_, crate::Error>((
+                connection.query(&slots).await?,
+                connection.query(&info).await?,
+            ))
         };
         let (slots, info) = ask.await.map_err(|_| DownReason::Closed)?;
         return view(&slots, &info, endpoint);
@@ -115,10 +118,9 @@ async fn ask(
         .map_err(|error| DownReason::Dial(Arc::new(error)))?;
     let settings = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_TIMEOUT));
     let login = inner.credentials.settings(0);
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(&login, stream, settings)
-            .await
-            .map_err(setup_failed)?;
+    let (connection, driver) = MultiplexedConnection::new_with_config(&login, stream, settings)
+        .await
+        .map_err(setup_failed)?;
     let _driver = AbortOnDrop(tokio::spawn(driver));
     let mut questions = redis::pipe();
     questions.add_command(slots).add_command(info);
@@ -129,7 +131,10 @@ async fn ask(
         .map_err(setup_failed)?;
     match answers.as_slice() {
         [Value::ServerError(error), _] => Err(
-            match error.details().is_some_and(|why| why.contains("cluster support disabled")) {
+            match error
+                .details()
+                .is_some_and(|why| why.contains("cluster support disabled"))
+            {
                 true => DownReason::NotACluster,
                 false => DownReason::Refused(error.clone().into()),
             },

@@ -293,8 +293,8 @@ async fn prepare(
             up,
             cluster,
         })
-            .await
-            .map_err(|error| DownReason::Prepare(error.into()))?;
+        .await
+        .map_err(|error| DownReason::Prepare(error.into()))?;
     }
     Ok(())
 }

@@ -22,14 +22,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(crate) use backoff::Backoff;
 pub(crate) use batch::Step;
 pub use batch::{Batch, Replies};
-pub(crate) use link::{AbortOnDrop, setup_failed};
 pub use link::Fresh;
+pub(crate) use link::{AbortOnDrop, setup_failed};
 pub use server::{History, ParseVersionError, ServerInfo, Version};
 pub use state::{DownReason, State, Up};
 
 use crate::cluster::Inner;
 use crate::endpoint::{
-    BoxFuture, Credentials, Dial, Endpoint, Fixed, Resolver, Sentinel, StoreUrl, Target, TcpDial, UrlError,
+    BoxFuture, Credentials, Dial, Endpoint, Fixed, Resolver, Sentinel, StoreUrl, Target, TcpDial,
+    UrlError,
 };
 use crate::error::{Error, ErrorCode, ServerError};
 use crate::{Call, Config};
