@@ -23,6 +23,8 @@ fn site(url: &str, name: &str, settings: &[(&str, &str)]) -> Site {
         ("server.instance_id", name),
         ("poll.jitter", "0"),
         ("store.connect_wait_ms", "30000"),
+        // The servers that fall silent here are killed, which closes their links.
+        ("store.response_timeout_ms", "1500"),
     ];
     all.extend(settings);
     let mut site = Site::stopped(&all).store_at(url);
@@ -101,6 +103,7 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(true, 1_500);
     let settings = [
         ("store.durability", "replicated"),
+        ("store.response_timeout_ms", "5000"),
         ("store.find_wait_ms", "20000"),
     ];
     let sites = ["one", "two"].map(|name| site(&cluster.url(), name, &settings));
