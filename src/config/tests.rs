@@ -349,11 +349,11 @@ fn a_promise_is_one_that_the_store_can_keep() {
         ),
         (
             "[store]\ndurability = \"replicated\"",
-            "store.durability = replicated is for replicas, which there are none of with store.url",
+            "store.durability (replicated) must not be set, as there are no replicas, with store.url (embedded:",
         ),
         (
             "[store]\nurl = \"redis://h\"\ndurability_wait_ms = 6000",
-            "store.durability_wait_ms = 6000 is above store.find_wait_ms = 5000",
+            "store.durability_wait_ms (6000) must not be above store.find_wait_ms (5000)",
         ),
         ("[store]\nreplicas_min = 0", "it must be 1 to 16"),
     ] {
