@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, ServerError};
 
 /// How often a command follows a redirection.
 const HOPS_MAX: u32 = 8;
-/// The pause before a command is sent again whose keys are apart because their slot is moving.
+/// The pause before a command is sent again whose keys are apart because their slot is moving, or whose node waits for others.
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where a command goes next.
@@ -50,8 +50,8 @@ impl Inner {
     /// it has none. Commands about one slot keep their order among themselves, unless some of them are redirected.
     ///
     /// `MOVED` and `ASK` are followed, also from within a batch: who answers so has not done the command. A command whose
-    /// keys are apart, because their slot is moving (`TRYAGAIN`), is sent again for as long as an answer may take; then its
-    /// refusal is the answer, and nothing was done.
+    /// keys are apart, because their slot is moving (`TRYAGAIN`), or whose node does not see enough of the cluster
+    /// (`CLUSTERDOWN`), is sent again for as long as an answer may take; then its refusal is the answer, and nothing was done.
     pub(crate) async fn each(self: &Arc<Self>, batch: &Batch<'_>) -> Vec<Result<Value, Error>> {
         let mut answers: Vec<Option<Result<Value, Error>>> = Vec::with_capacity(batch.steps.len());
         let mut open = Vec::with_capacity(batch.steps.len());
@@ -200,10 +200,11 @@ impl Inner {
             }
             ErrorCode::Ask => Some(Via::Ask(read_redirect(&refusal.message, asked)?.1)),
             ErrorCode::TryAgain => Some(Via::Map),
-            ErrorCode::ClusterDown
-            | ErrorCode::ReadOnly
-            | ErrorCode::MasterDown
-            | ErrorCode::Loading => {
+            ErrorCode::ClusterDown => {
+                self.look_soon();
+                Some(Via::Map)
+            }
+            ErrorCode::ReadOnly | ErrorCode::MasterDown | ErrorCode::Loading => {
                 self.look_soon();
                 None
             }
