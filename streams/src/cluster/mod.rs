@@ -6,7 +6,8 @@
 //!
 //! Every primary has a [`Connection`] of its own, supervised like any other: it is prepared before anything is sent over
 //! it, and noticed when it falls silent. The map of slots is asked for when something does not fit it any more (a
-//! redirection, a primary that is gone), and now and then. Who answers with the newest configuration is believed.
+//! redirection, a primary that is gone), and now and then. Of several claims to a slot the one with the newest
+//! configuration is believed.
 
 mod key;
 mod learn;
