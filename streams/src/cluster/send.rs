@@ -52,6 +52,7 @@ impl Inner {
     /// `MOVED` and `ASK` are followed, also from within a batch: who answers so has not done the command. A command whose
     /// keys are apart, because their slot is moving (`TRYAGAIN`), or whose node does not see enough of the cluster
     /// (`CLUSTERDOWN`), is sent again for as long as an answer may take; then its refusal is the answer, and nothing was done.
+    /// Likewise one whose primary has no link: another may be about to take over.
     pub(crate) async fn each(self: &Arc<Self>, batch: &Batch<'_>) -> Vec<Result<Value, Error>> {
         let mut answers: Vec<Option<Result<Value, Error>>> = Vec::with_capacity(batch.steps.len());
         let mut open = Vec::with_capacity(batch.steps.len());
@@ -79,8 +80,17 @@ impl Inner {
                     Ok(replies) => replies,
                     Err(error) => {
                         self.look_soon();
-                        for one in &group.open {
-                            answers[one.index] = Some(Err(error.clone()));
+                        let again = may_pass(&error) && Instant::now() < until;
+                        apart |= again;
+                        for one in group.open {
+                            if again {
+                                open.push(Open {
+                                    via: Via::Map,
+                                    ..one
+                                });
+                            } else {
+                                answers[one.index] = Some(Err(error.clone()));
+                            }
                         }
                         continue;
                     }
@@ -210,6 +220,14 @@ impl Inner {
             }
             _ => None,
         }
+    }
+}
+
+/// Whether nothing was sent because there was no link, for a reason that may go away.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::NotConnected { reason } => !reason.as_ref().is_some_and(|r| r.is_permanent()),
+        _ => false,
     }
 }
 
