@@ -117,29 +117,34 @@ impl Cluster {
         format!("redis+cluster://{}", addresses.join(","))
     }
 
+    /// The node that is the primary of `slot`, by what `node` says.
+    fn primary_by(&self, node: &Server, slot: u16) -> Option<usize> {
+        let reply = node.try_run(&["CLUSTER", "SLOTS"]).ok()?;
+        let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply).ok()?;
+        let port = ranges.iter().find_map(|range| {
+            let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = range.as_slice()
+            else {
+                return None;
+            };
+            let port = match primary.as_slice() {
+                [_, Value::Int(port), ..] => *port,
+                _ => return None,
+            };
+            (*from..=*to).contains(&i64::from(slot)).then_some(port)
+        })?;
+        self.nodes
+            .iter()
+            .position(|node| i64::from(node.port) == port)
+    }
+
     /// The node that is the primary of `slot`, by what the first node that answers says.
     pub(crate) fn primary_of(&self, slot: u16) -> usize {
         let mut found = None;
         wait_until("a slot has a primary", || {
-            found = self.nodes.iter().find_map(|node| {
-                let reply = node.try_run(&["CLUSTER", "SLOTS"]).ok()?;
-                let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply).ok()?;
-                let port = ranges.iter().find_map(|range| {
-                    let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] =
-                        range.as_slice()
-                    else {
-                        return None;
-                    };
-                    let port = match primary.as_slice() {
-                        [_, Value::Int(port), ..] => *port,
-                        _ => return None,
-                    };
-                    (*from..=*to).contains(&i64::from(slot)).then_some(port)
-                })?;
-                self.nodes
-                    .iter()
-                    .position(|node| i64::from(node.port) == port)
-            });
+            found = self
+                .nodes
+                .iter()
+                .find_map(|node| self.primary_by(node, slot));
             found.is_some()
         });
         found.expect("it was waited for")
@@ -153,8 +158,9 @@ impl Cluster {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let id = |node: &Server| node.run::<String>(&["CLUSTER", "MYID"]);
         let (source_id, target_id) = (id(source), id(target));
-        let slot = slot.to_string();
-        let () = target.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]);
+        let (number, slot) = (slot, slot.to_string());
+        let import = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id];
+        let () = target.run(&import);
         let () = source.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]);
         loop {
             let keys: Vec<String> = source.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "3"]);
@@ -164,7 +170,10 @@ impl Cluster {
             let port = target.port.to_string();
             let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "10000", "KEYS"];
             words.extend(keys.iter().map(String::as_str));
-            let _: Value = source.run(&words);
+            wait_until("keys move", || {
+                // What nodes tell one another of the last move may have ended this one at the target.
+                source.try_run(&words).is_ok() || target.try_run(&import).is_err()
+            });
             between();
         }
         for node in [target, source] {
@@ -174,6 +183,10 @@ impl Cluster {
             // Replicas hear of it from their primaries, and refuse to be told.
             let _ = node.try_run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]);
         }
+        wait_until("all nodes know of the move", || {
+            let knows = |node| self.primary_by(node, number) == Some(to);
+            self.nodes.iter().all(knows)
+        });
     }
 }
 
