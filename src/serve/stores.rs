@@ -2,7 +2,7 @@
 
 use super::run::ServeError;
 use super::socket;
-use crate::config::{Settings, StorePlace};
+use crate::config::{Durability, Settings, StorePlace};
 use crate::game::rules;
 use crate::store::Store;
 use crate::store::clock::SystemTimeSource;
@@ -61,6 +61,14 @@ pub fn redis_options(settings: &Settings) -> redis::Options {
         feed_bytes_max: Some(store.feed_bytes_max),
         connect_wait: Duration::from_millis(store.connect_wait_ms),
         response_timeout: Duration::from_millis(store.response_timeout_ms),
+        durability: match store.durability {
+            Durability::Async => redis::Durability::Async,
+            Durability::Replicated => redis::Durability::Replicated {
+                replicas_min: store.replicas_min,
+            },
+            Durability::Fsync => redis::Durability::Fsync,
+        },
+        durability_wait: Duration::from_millis(store.durability_wait_ms),
         ..redis::Options::default()
     }
 }

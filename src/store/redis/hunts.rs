@@ -361,6 +361,7 @@ impl Core {
                     .arg(number)
                     .arg(generation)
                     .arg(document);
+                let sent = self.sending(keys.iter().take(1).map(String::as_str));
                 let committed = integer(&self.hunts_call(&call).await?)? == 1;
                 if !committed {
                     if let Some(cached) = &known {
@@ -370,7 +371,12 @@ impl Core {
                     return Ok(None);
                 }
                 let cached = self.shared.hunts.put(*hunt);
-                self.thaw(number, token, generation, true).await?;
+                let thawed = self.thaw(number, token, generation, true).await;
+                // After the thaw, so that what is not safe in time leaves nothing frozen.
+                for covered in self.covered(&[&keys[0]], &sent).await {
+                    covered?;
+                }
+                thawed?;
                 Ok(Some((answer, cached.hunt.clone())))
             }
         }

@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
-use trove_streams::{
-    Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State,
-};
+use trove_streams::{EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State};
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
 /// stepped, or the call waited so long that whoever sent it has given it up. Nothing is done then.
@@ -79,6 +77,8 @@ pub(super) struct Shared {
     /// The server's clock, unless a test's stands in for it.
     pub(super) server_time: Option<Arc<ServerTime>>,
     epoch: AtomicU64,
+    /// The epoch that those who follow the feed of a cluster know; 0 before anybody does.
+    pub(super) told_epoch: AtomicU64,
     known: Mutex<Option<Known>>,
     /// The last entry of each partition's feed that this instance knows to be there.
     positions: Mutex<Vec<EntryId>>,
@@ -113,11 +113,11 @@ impl Shared {
                 );
                 Some(Arc::new(ServerTime { own, offset }))
             }
-            Time::Manual { .. } => None,
+            Time::Manual { .. } | Time::ManualBeside { .. } => None,
         };
         let source: Arc<dyn TimeSource> = match (&server_time, &options.time) {
             (Some(server), _) => server.clone(),
-            (None, Time::Manual { time, .. }) => time.clone(),
+            (None, Time::Manual { time, .. } | Time::ManualBeside { time, .. }) => time.clone(),
             (None, Time::Server) => Arc::new(SystemTimeSource::default()),
         };
         let partitions = usize::from(options.partitions);
@@ -130,6 +130,7 @@ impl Shared {
             source,
             server_time,
             epoch: AtomicU64::new(0),
+            told_epoch: AtomicU64::new(0),
             known: Mutex::default(),
             positions: Mutex::new(vec![EntryId::ZERO; partitions]),
             heard_ms: AtomicU64::new(0),
@@ -354,7 +355,9 @@ pub(super) fn random_hex<const N: usize>() -> Result<String, StoreError> {
 #[derive(Clone)]
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Connection,
+    pub(super) commands: Router,
+    /// What has to cover what is answered, if anything.
+    pub(super) fences: Option<Arc<super::durable::Fences>>,
     /// Held while the clock is met.
     pub(super) clock_gate: Arc<tokio::sync::Mutex<()>>,
 }
