@@ -114,6 +114,14 @@ impl Router {
         }
     }
 
+    /// Whether it is up, at the cost of a look.
+    pub fn is_up(&self) -> bool {
+        match &self.0 {
+            Way::One(connection) => connection.is_up(),
+            Way::Many(cluster) => cluster.is_up(),
+        }
+    }
+
     /// Its state, to be watched.
     pub fn states(&self) -> watch::Receiver<State> {
         match &self.0 {

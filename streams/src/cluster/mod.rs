@@ -115,6 +115,10 @@ impl Cluster {
     pub(crate) fn state(&self) -> State {
         self.inner.state.borrow().clone()
     }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.inner.state.borrow().up().is_some()
+    }
 }
 
 async fn keep_looking(inner: Arc<Inner>) {
