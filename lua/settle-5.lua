@@ -2,13 +2,15 @@
 --
 -- KEYS  1 state, 2 feed, 3 wallet, 4 due, 5 outages
 -- ARGV  1-4 see prelude and ledger
---       5 credit (a poll) or expire (the sweeper, which leaves what can still be credited)
+--       5 credit (a poll), keep (a poll during a recovery, which leaves what has run out) or expire (the sweeper, which
+--       leaves what can still be credited)
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended
 -- Appends  c, e or o for each find settled, in the order in which they were found
 -- Most players have one find pending, which comes with the wallet.
 local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', 'p1')
 take(wallet[1], wallet[2])
-local crediting = ARGV[5] == 'credit'
+local keeping = ARGV[5] == 'keep'
+local crediting = keeping or ARGV[5] == 'credit'
 if f == 0 or not (crediting or d < now) then
   return {now, b, s, v, c, f, d}
 end
@@ -23,7 +25,7 @@ for i = 1, count do
   local ends = found_at + window
   local kind
   if now > ends then
-    kind = expiry(KEYS[5], ends)
+    kind = not keeping and expiry(KEYS[5], ends)
   elseif crediting and found_at <= now then
     kind = 'c'
   end

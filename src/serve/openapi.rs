@@ -285,6 +285,8 @@ pub(super) fn history_entry(entry: &Entry) -> HistoryEntry {
         Change::Credit(find) => ("credit", find, None),
         Change::Expire(find, reason) => ("expiry", find, Some(expiry_reason(*reason).to_owned())),
         Change::Reinstate(find) => ("reinstatement", find, None),
+        Change::Replay(find, replayed) if replayed.reinstates => ("reinstatement", find, None),
+        Change::Replay(find, _) => ("credit", find, None),
         Change::Revoke(find) => ("revocation", find, None),
         Change::Adjust(adjustment) => {
             return HistoryEntry {

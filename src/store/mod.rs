@@ -218,6 +218,8 @@ pub enum Health {
     Up,
     /// Reads work; what would write is refused because the disk is full.
     Full,
+    /// Everything works, but what the store lost in a failover may still come back: balances may be too low.
+    Recovering,
     /// Nothing works.
     Down(String),
 }

@@ -2,6 +2,7 @@
 //! one of the epoch, and was this instance cut off from it.
 
 use super::options::ConnectError;
+use super::replay::ring::Cut;
 use super::shared::{CUT_OFF_MS, Core, Known, Shared, random_hex};
 use crate::game::Millis;
 use crate::game::wallet::OUTAGES_MAX;
@@ -116,6 +117,7 @@ impl Shared {
         replid: &str,
         version: &str,
     ) -> Result<(), Failure> {
+        let before = self.epoch();
         let stepped_from = self.measure_on(line).await?;
         let mut fields = identity_fields(self, line).await?;
         if fields.is_empty() {
@@ -143,6 +145,7 @@ impl Shared {
                         found.identity, known.identity
                     ))));
                 }
+                self.replay.clear();
                 self.set_known(found);
                 self.replace_epoch(self.raise(line, replid, false).await?);
             }
@@ -154,6 +157,7 @@ impl Shared {
         self.bring_partitions(line).await?;
         self.note_absence(line, &fields, stepped_from).await?;
         self.heard();
+        self.recover_from(before, &fields);
         Ok(())
     }
 
@@ -223,11 +227,33 @@ impl Shared {
             let reply = line
                 .eval(&self.scripts.partition_epoch, &key, &[&epoch])
                 .await?;
-            let (is, ms, n): (u64, u64, u64) = from_redis_value(reply)?;
+            let (is, ms, n, cut_ms, cut_of): (u64, u64, u64, u64, u64) = from_redis_value(reply)?;
+            let cut = Cut {
+                ms: cut_ms,
+                of: cut_of,
+            };
+            self.replay.set_cut(usize::from(partition.index()), cut);
             self.set_epoch(is);
             self.set_position(partition, EntryId::new(ms, n));
         }
         Ok(())
+    }
+
+    /// Lets a recovery begin where an epoch is new to this instance, or new at all.
+    fn recover_from(&self, before: u64, fields: &HashMap<String, String>) {
+        let epoch = self.epoch();
+        // A store's first epoch begins when it is made.
+        let first = epoch == number::<u64>(fields, "created_ms").max(1);
+        let recovery_ms = u64::try_from(self.options.recovery.as_millis()).unwrap_or(u64::MAX);
+        let is_young = epoch.saturating_add(recovery_ms) > self.clock.now();
+        let begins = match before {
+            // What a journal held is judged, however old the epoch is.
+            0 => !self.replay.is_empty() || (is_young && !first),
+            before => before != epoch,
+        };
+        if begins {
+            self.replay.begin();
+        }
     }
 
     /// Puts on record that this instance was cut off from the store, or that nobody was there.
@@ -302,10 +328,17 @@ impl Shared {
         }
         let found = self.read_known(&identity_fields(self, line).await?, version)?;
         let epoch = self.raise(line, replid, true).await?;
+        if self
+            .known()
+            .is_some_and(|known| known.identity != found.identity)
+        {
+            self.replay.clear();
+        }
         self.set_known(found);
         self.replace_epoch(epoch);
         self.bring_partitions(line).await?;
         self.heard();
+        self.replay.begin();
         self.set_disowned(None);
         Ok(())
     }

@@ -91,6 +91,9 @@ impl House {
                     if measure.is_due() {
                         self.measure().await?;
                     }
+                    if self.core.shared.replay.is_recovering() {
+                        return Ok(());
+                    }
                     let (sweeps, forgets) = (sweep.is_due(), forget.is_due());
                     if (sweeps || forgets) && self.has_lease(options.sweep_interval).await? {
                         if sweeps {

@@ -8,6 +8,7 @@
 
 use super::cache::CachedHunt;
 use super::jobs::{Answer, Job, Reader, integer};
+use super::replay::item::Item;
 use super::shared::{Core, random_hex};
 use super::state::PartitionState;
 use crate::game::Millis;
@@ -226,6 +227,7 @@ impl Core {
         &self,
         spec: HuntSpec,
     ) -> Result<Result<(Arc<Hunt>, Put), HuntError>, StoreError> {
+        self.shared.replay.hunts_known().await;
         let id = spec.id.clone();
         let judge = move |hunt: Option<&Hunt>, number: u32, frozen: &Frozen| match hunt {
             None => Judged::Write(Box::new(Hunt::new(number, spec.clone())), Ok(Put::Created)),
@@ -248,6 +250,7 @@ impl Core {
         id: &HuntId,
         step: LifeStep,
     ) -> Result<Result<Arc<Hunt>, HuntError>, StoreError> {
+        self.shared.replay.hunts_known().await;
         let judge = move |hunt: Option<&Hunt>, _, frozen: &Frozen| {
             let Some(hunt) = hunt else {
                 return Judged::Keep(Ok(()));
@@ -266,6 +269,23 @@ impl Core {
         };
         let (stepped, hunt) = self.change(id, false, judge).await?;
         Ok(stepped.map(|()| hunt))
+    }
+
+    /// Makes a hunt again what it was before a failover, unless it has been changed as often since. Its number may be
+    /// another one then. Says whether anything was lost.
+    pub(super) async fn bring_back_hunt(&self, lost: &Hunt) -> Result<bool, StoreError> {
+        let judge = |hunt: Option<&Hunt>, number: u32, _: &Frozen| {
+            let number = match hunt {
+                Some(hunt) if hunt.generation >= lost.generation => return Judged::Keep(false),
+                Some(hunt) => hunt.number,
+                None => number,
+            };
+            let mut back = lost.clone();
+            back.number = number;
+            Judged::Write(Box::new(back), true)
+        };
+        let (back, _) = self.change(&lost.spec.id, true, judge).await?;
+        Ok(back)
     }
 
     /// Thaws a hunt that somebody left frozen.
@@ -315,6 +335,7 @@ impl Core {
         next: u32,
         judge: &impl Fn(Option<&Hunt>, u32, &Frozen) -> Judged<T>,
     ) -> Result<Option<(T, Arc<Hunt>)>, StoreError> {
+        let epoch = self.shared.epoch();
         let known = match generation {
             None => None,
             Some(generation) => match self.shared.hunts.get(id) {
@@ -371,6 +392,8 @@ impl Core {
                 }
                 let cached = self.shared.hunts.put(*hunt);
                 self.thaw(number, token, generation, true).await?;
+                let item = Item::Hunt(Box::new((*cached.hunt).clone()));
+                self.shared.replay.keep(vec![item], epoch).await?;
                 Ok(Some((answer, cached.hunt.clone())))
             }
         }

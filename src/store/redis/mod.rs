@@ -9,6 +9,7 @@
 //! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
+//! - [`replay`]: what a failover took is brought back.
 //! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
@@ -24,12 +25,14 @@ mod hunts;
 mod jobs;
 mod options;
 mod players;
+mod replay;
 mod scripts;
 mod shared;
 mod state;
 mod tail;
 mod wallets;
 
+pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
 
 use super::{
@@ -42,7 +45,8 @@ use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::rules::NewFind;
 use crate::game::wallet::Wallet;
-use gate::{Gate, Line, identity_fields};
+use gate::{Gate, Line as Link, identity_fields};
+use replay::journal::{Journal, Line};
 use scripts::Scripts;
 use shared::{Core, Shared, describe, lock};
 use std::pin::Pin;
@@ -120,8 +124,10 @@ impl RedisStore {
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
         let (wait, instances) = (options.connect_wait, options.instances_expected);
-        let store = Self::assemble(url, options)?;
+        let journal = open_journal(&options).await?;
+        let store = Self::assemble(url, options, journal)?;
         let core = &store.core;
+        lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
         wait_up(&core.commands, wait).await?;
         warn_of_clients(&core.commands, instances);
         let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
@@ -132,7 +138,11 @@ impl RedisStore {
     }
 
     /// The store with its links on their way; nothing is asked of it yet.
-    fn assemble(url: &str, options: Options) -> Result<Self, ConnectError> {
+    fn assemble(
+        url: &str,
+        options: Options,
+        journal: Option<(Journal, Vec<Line>)>,
+    ) -> Result<Self, ConnectError> {
         if options.limits.pending_finds_max > PENDING_FINDS_MAX {
             let what =
                 format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
@@ -156,7 +166,7 @@ impl RedisStore {
             client_name: Some("trove-feed".into()),
             ..Config::blocking(options.feed_block)
         };
-        let shared = Arc::new(Shared::new(options, keys, scripts));
+        let shared = Arc::new(Shared::new(options, keys, scripts, journal));
         let commands = Connection::to(&store_url, config)?
             .prepare(Arc::new(Gate {
                 shared: shared.clone(),
@@ -194,7 +204,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        Self::assemble(url, options)?.info().await
+        Self::assemble(url, options, None)?.info().await
     }
 
     /// What `trove store accept` does, see [`RedisStore::accept`]; gives what the store is afterwards.
@@ -206,7 +216,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        let store = Self::assemble(url, options)?;
+        let store = Self::assemble(url, options, None)?;
         store.accept().await?;
         store.info().await
     }
@@ -218,7 +228,7 @@ impl RedisStore {
     pub async fn info(&self) -> Result<Info, ConnectError> {
         let (connection, state) = self.beside().await?;
         let shared = &self.core.shared;
-        let fields = identity_fields(shared, &Line::Open(&connection)).await;
+        let fields = identity_fields(shared, &Link::Open(&connection)).await;
         let fields = fields.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         let number = |name: &str| {
             fields
@@ -256,7 +266,7 @@ impl RedisStore {
         let accepted = self
             .core
             .shared
-            .accept_on(&Line::Open(&connection), replid, &version)
+            .accept_on(&Link::Open(&connection), replid, &version)
             .await;
         accepted.map_err(|error| match error.downcast::<ConnectError>() {
             Ok(error) => *error,
@@ -287,6 +297,12 @@ impl RedisStore {
         }
     }
 
+    /// What replay did since this process began.
+    #[must_use]
+    pub fn replay_counts(&self) -> ReplayCounts {
+        self.core.shared.replay.counts()
+    }
+
     /// Bytes of all feeds together, as last measured.
     #[must_use]
     pub fn feed_bytes(&self) -> u64 {
@@ -313,6 +329,21 @@ impl RedisStore {
             }),
         }
     }
+}
+
+/// Opens the journal, where there is to be one.
+async fn open_journal(options: &Options) -> Result<Option<(Journal, Vec<Line>)>, ConnectError> {
+    let Some(dir) = options.journal_dir.clone() else {
+        return Ok(None);
+    };
+    let shown = dir.display().to_string();
+    let (bytes_max, age_max) = (options.replay_bytes_max, options.replay_age_max);
+    let opened = tokio::task::spawn_blocking(move || Journal::open(&dir, bytes_max, age_max));
+    let why = |error: &dyn std::fmt::Display| {
+        ConnectError::Options(format!("the replay journal in {shown}: {error}"))
+    };
+    let opened = opened.await.map_err(|error| why(&error))?;
+    opened.map(Some).map_err(|error| why(&error))
 }
 
 /// Waits for a link, and says why there is none.

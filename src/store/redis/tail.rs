@@ -49,7 +49,12 @@ impl Follower {
             )
         });
         let tail = Tail::new(reads, feeds, shared.options.feed_block, ENTRIES_A_READ)?;
-        let epoch = shared.epoch();
+        // Of a store that is recovering the wallets that are read meanwhile are read again afterwards.
+        let epoch = if shared.replay.is_recovering() {
+            0
+        } else {
+            shared.epoch()
+        };
         Ok(Self {
             core,
             partitions,
@@ -72,13 +77,16 @@ impl Follower {
                 .tail_heard_ms
                 .store(shared.elapsed_ms().max(1), Ordering::Relaxed);
             let mut out = Vec::new();
-            if shared.epoch() != self.epoch {
+            let recovering = shared.replay.is_recovering();
+            if shared.epoch() != self.epoch && !recovering {
                 self.epoch = shared.epoch();
                 self.told.clear();
                 out.push(FeedEvent::Reset { epoch: self.epoch });
             }
             self.take(events, &mut out).await;
-            self.mend(&mut out).await;
+            if !recovering {
+                self.mend(&mut out).await;
+            }
             if !out.is_empty() && self.sender.send(out).await.is_err() {
                 return;
             }

@@ -1,0 +1,542 @@
+//! The recovery that a new epoch begins with: what this instance executed is offered until everything has an answer.
+
+use super::item::{Item, Kind};
+use super::{Dropped, Phase, Replay};
+use crate::game::Millis;
+use crate::game::entry::Find;
+use crate::game::hunt::{Hunt, HuntState};
+use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::game::rules::{AdjustDecision, AdjustRefusal};
+use crate::game::wallet::WalletError;
+use crate::store::StoreError;
+use crate::store::redis::cache::CachedHunt;
+use crate::store::redis::jobs::{Answer, Job, Reader, integer, text};
+use crate::store::redis::shared::{Core, id_digest, lock};
+use crate::store::redis::wallets::{Outcome as Adjusting, adjusted};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trove_streams::keys::{base62, parse_base62};
+use trove_streams::redis::cmd;
+
+/// Items offered in one write, so that the new primary has turns for others in between.
+const OFFERED_AT_ONCE: usize = 128;
+/// The pause before what had no answer, or could not be done yet, is offered again.
+const OFFER_AGAIN: Duration = Duration::from_millis(50);
+/// For how long after the recovery what had no answer is still offered.
+const LATE: Duration = Duration::from_secs(30);
+
+/// What became of an offer.
+enum Offered {
+    /// It was lost and is there again.
+    Back,
+    /// It is there.
+    Kept,
+    /// Not now; later perhaps.
+    Later,
+    /// It cannot come back.
+    Not(Dropped),
+}
+
+type Numbered = (u64, Arc<Item>);
+
+/// Runs a recovery whenever one begins, until it is aborted.
+pub(in crate::store::redis) async fn run(core: Core) {
+    loop {
+        core.shared.replay.begun.notified().await;
+        // Another epoch may begin meanwhile: then everything is judged anew.
+        while core.shared.replay.is_recovering() && core.recover().await {}
+    }
+}
+
+impl Core {
+    /// One recovery. Says whether another epoch has begun meanwhile.
+    async fn recover(&self) -> bool {
+        let replay = &self.shared.replay;
+        let epoch = self.shared.epoch();
+        let began = Instant::now();
+        replay.judge(epoch, |player| self.shared.partition_of(player).index());
+        let open = lock(&replay.ring).open(|_| true).len();
+        tracing::info!(
+            epoch,
+            open,
+            "a recovery begins: what the store may have lost is offered"
+        );
+        let before = replay.counts().replayed;
+        let mut recovering = true;
+        loop {
+            let reached = self.offer_all(epoch).await;
+            if self.shared.epoch() != epoch {
+                return true;
+            }
+            let over = began.elapsed() >= replay.recovery;
+            let open = lock(&replay.ring).open(|_| true).len();
+            if reached && over && recovering {
+                recovering = false;
+                self.end_recovery(epoch, began).await;
+            }
+            if open == 0 && !recovering {
+                break;
+            }
+            if began.elapsed() >= replay.recovery + LATE && reached {
+                self.give_up();
+                break;
+            }
+            let pause = if open == 0 {
+                replay.recovery.saturating_sub(began.elapsed())
+            } else {
+                OFFER_AGAIN
+            };
+            tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
+        }
+        let after = replay.counts().replayed;
+        let returned: u64 = after.iter().sum::<u64>() - before.iter().sum::<u64>();
+        tracing::info!(epoch, returned, "the recovery is over");
+        false
+    }
+
+    /// From here on finds run out again, and wallets are read anew.
+    async fn end_recovery(&self, epoch: u64, began: Instant) {
+        let now = self.shared.clock.now();
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // What ran out while nobody could be sure of anything did so by an outage.
+        if took > 0
+            && let Err(error) = self.record_outage(now.saturating_sub(took), now).await
+        {
+            tracing::warn!(%error, "the recovery could not be put on record as an outage");
+        }
+        if self.shared.epoch() == epoch {
+            self.shared.replay.phase.send_replace(Phase::Over);
+        }
+    }
+
+    /// What still cannot come back never will.
+    fn give_up(&self) {
+        let replay = &self.shared.replay;
+        let open = lock(&replay.ring).open(|_| true);
+        for (number, item) in open {
+            let why = match &*item {
+                Item::Adjustment { .. } => Dropped::Coins,
+                _ => Dropped::Missing,
+            };
+            lock(&replay.ring).remove(number);
+            replay.lost(why, 1);
+        }
+    }
+
+    /// Offers everything that has no answer yet. Says whether the store could be reached.
+    async fn offer_all(&self, epoch: u64) -> bool {
+        let replay = &self.shared.replay;
+        let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
+        for part in names.chunks(OFFERED_AT_ONCE) {
+            if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+                return false;
+            }
+        }
+        self.reach(epoch, Phase::Hunts);
+        let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
+        for (number, item) in hunts {
+            if let Item::Hunt(hunt) = &*item {
+                let offered = self.offer_hunt(hunt).await;
+                if !self.take(epoch, (number, Kind::Hunt), offered) {
+                    return false;
+                }
+            }
+        }
+        self.reach(epoch, Phase::Rest);
+        let erasures = lock(&replay.ring).open(|kind| kind == Kind::Erasure);
+        for (number, item) in erasures {
+            if let Item::Erasure { name, player, at } = &*item {
+                let offered = self.offer_erasure(name, *player, *at).await;
+                if !self.take(epoch, (number, Kind::Erasure), offered) {
+                    return false;
+                }
+            }
+        }
+        let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
+        for part in rest.chunks(OFFERED_AT_ONCE) {
+            if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+                return false;
+            }
+        }
+        let adjustments = rest
+            .iter()
+            .filter(|(_, item)| item.kind() == Kind::Adjustment);
+        for (number, item) in adjustments {
+            if let Item::Adjustment {
+                hunt,
+                player,
+                adjustment,
+                ..
+            } = &**item
+            {
+                let offered = self.offer_adjustment(hunt, *player, adjustment).await;
+                if !self.take(epoch, (*number, Kind::Adjustment), offered) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn reach(&self, epoch: u64, phase: Phase) {
+        if self.shared.epoch() == epoch {
+            self.shared.replay.phase.send_if_modified(|is| {
+                let later = *is < phase;
+                if later {
+                    *is = phase;
+                }
+                later
+            });
+        }
+    }
+
+    /// Notes what became of an offer. Says whether to go on.
+    fn take(
+        &self,
+        epoch: u64,
+        (number, kind): (u64, Kind),
+        offered: Result<Offered, StoreError>,
+    ) -> bool {
+        let replay = &self.shared.replay;
+        if self.shared.epoch() != epoch {
+            return false;
+        }
+        match offered {
+            Ok(Offered::Back) => {
+                lock(&replay.ring).settle(number, epoch);
+                replay.returned(kind);
+            }
+            Ok(Offered::Kept) => lock(&replay.ring).settle(number, epoch),
+            Ok(Offered::Later) => {}
+            Ok(Offered::Not(why)) => {
+                lock(&replay.ring).remove(number);
+                replay.lost(why, 1);
+            }
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => return false,
+            Err(error) => {
+                tracing::warn!(%error, kind = kind.as_str(), "an offer after a failover failed; it is repeated");
+            }
+        }
+        true
+    }
+
+    async fn offer_names(&self, part: &[Numbered], epoch: u64) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let mut jobs = Vec::with_capacity(part.len());
+        let mut of = Vec::with_capacity(part.len());
+        for (number, item) in part {
+            let Item::Player {
+                name,
+                player,
+                issued_at,
+            } = &**item
+            else {
+                continue;
+            };
+            let keys = shared.keys.player(player.0);
+            let keys = vec![
+                keys.state(),
+                shared.keys.players_by_name(name.as_str().as_bytes()),
+                shared.keys.players_by_number(player.0),
+                keys.erased_names(),
+                keys.erased(),
+            ];
+            let mut job = Job::new(&shared.scripts.replay_name, keys)
+                .arg("0")
+                .arg(name.as_str())
+                .arg(shared.name_digest(name.as_str())?);
+            job.push_maybe(*issued_at);
+            job.push(base62(player.0));
+            jobs.push(job);
+            of.push((*number, *player));
+        }
+        for ((number, player), answer) in of.into_iter().zip(self.run_all(&jobs).await) {
+            let offered = match answer {
+                Answer::Reply(value) => match text(value)?.as_str() {
+                    "back" => Offered::Back,
+                    "kept" => Offered::Kept,
+                    "x" => {
+                        shared.replay.purge(player);
+                        Offered::Not(Dropped::Erased)
+                    }
+                    other => {
+                        if let Some(to) = parse_base62(other.as_bytes()) {
+                            shared.replay.rename(player, PlayerId(to));
+                        }
+                        Offered::Kept
+                    }
+                },
+                Answer::Generation => Offered::Later,
+                Answer::Failed(error) => return Err(error),
+            };
+            if !self.take(epoch, (number, Kind::Player), Ok(offered)) {
+                return Err(StoreError::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    async fn offer_hunt(&self, hunt: &Hunt) -> Result<Offered, StoreError> {
+        self.bring_back_hunt(hunt)
+            .await
+            .map(|back| if back { Offered::Back } else { Offered::Kept })
+    }
+
+    async fn offer_erasure(
+        &self,
+        name: &PlayerName,
+        player: Option<PlayerId>,
+        at: Millis,
+    ) -> Result<Offered, StoreError> {
+        let keys = &self.shared.keys;
+        let word = name.as_str();
+        let partition = keys.partition(keys.partitions().of_name(word.as_bytes()));
+        let keys = vec![
+            partition.state(),
+            keys.players_by_name(word.as_bytes()),
+            partition.erased_names(),
+            partition.erased(),
+        ];
+        let job = Job::new(&self.shared.scripts.replay_erased, keys)
+            .arg("0")
+            .arg(word)
+            .arg(self.shared.name_digest(word)?)
+            .arg(player.map_or_else(String::new, |player| base62(player.0)))
+            .number(at);
+        match text(self.ask(job).await?)?.as_str() {
+            "kept" => Ok(Offered::Kept),
+            "lost" => {
+                self.erase_as_of(name, player, at).await?;
+                Ok(Offered::Back)
+            }
+            _ => Ok(Offered::Not(Dropped::Conflict)),
+        }
+    }
+
+    /// Offers finds, credits and reinstatements.
+    async fn offer_finds(&self, part: &[Numbered], epoch: u64) -> Result<(), StoreError> {
+        let mut hunts: HashMap<HuntId, Option<Arc<CachedHunt>>> = HashMap::new();
+        let mut jobs = Vec::with_capacity(part.len());
+        let mut of = Vec::with_capacity(part.len());
+        for (number, item) in part {
+            let (letter, hunt, player, find, at) = match &**item {
+                Item::Find {
+                    hunt,
+                    player,
+                    find,
+                    at,
+                } => ("f", hunt, player, find, at),
+                Item::Credit {
+                    hunt,
+                    player,
+                    find,
+                    at,
+                } => ("c", hunt, player, find, at),
+                Item::Reinstatement {
+                    hunt,
+                    player,
+                    find,
+                    at,
+                } => ("r", hunt, player, find, at),
+                _ => continue,
+            };
+            let cached = match hunts.get(hunt) {
+                Some(cached) => cached.clone(),
+                None => {
+                    let cached = match self.hunt(hunt).await {
+                        Ok(cached) => Some(cached),
+                        // Another instance may bring it back.
+                        Err(StoreError::NoSuchHunt) => None,
+                        Err(error) => return Err(error),
+                    };
+                    hunts.insert(hunt.clone(), cached.clone());
+                    cached
+                }
+            };
+            let Some(cached) = cached else { continue };
+            let offered = if cached.hunt.operator == Some(HuntState::Archived) {
+                Some(Offered::Not(Dropped::Archived))
+            } else {
+                match self.replay_job(&cached, *player, find, (letter, *at)) {
+                    Some(job) => {
+                        jobs.push(job);
+                        of.push((*number, item.kind(), *player, cached.clone()));
+                        None
+                    }
+                    None => Some(Offered::Not(Dropped::Missing)),
+                }
+            };
+            if let Some(offered) = offered
+                && !self.take(epoch, (*number, item.kind()), Ok(offered))
+            {
+                return Err(StoreError::Busy);
+            }
+        }
+        for ((number, kind, player, hunt), answer) in of.into_iter().zip(self.run_all(&jobs).await)
+        {
+            let offered = match answer {
+                Answer::Reply(value) => self.offered(&hunt, player, value).await,
+                Answer::Generation => self
+                    .load_hunt(&hunt.hunt.spec.id)
+                    .await
+                    .map(|_| Offered::Later),
+                Answer::Failed(error) => return Err(error),
+            };
+            if !self.take(epoch, (number, kind), offered) {
+                return Err(StoreError::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` when the hunt no longer has the treasure.
+    fn replay_job(
+        &self,
+        hunt: &CachedHunt,
+        player: PlayerId,
+        find: &Find,
+        (letter, at): (&str, Millis),
+    ) -> Option<Job<'_>> {
+        let shared = &self.shared;
+        let player = shared.replay.moved(player);
+        let treasure = match &find.treasure {
+            Some(id) => Some(*hunt.hunt.treasure_numbers.get(id)?),
+            None => None,
+        };
+        let number = hunt.number_text();
+        let partition = shared.partition_of(player);
+        let keys = shared.keys.partition(partition);
+        let keys = vec![
+            keys.state(),
+            keys.feed(),
+            keys.wallet(&number, player.0),
+            keys.due(),
+            keys.erased(),
+            keys.found(&number),
+        ];
+        let mut job = Job::new(&shared.scripts.replay, keys)
+            .arg(&number)
+            .arg(base62(player.0))
+            .number(hunt.hunt.generation)
+            .arg(letter);
+        if find.repeatable {
+            let mut field = [b'r'; 17];
+            field[1..].copy_from_slice(&id_digest(find.id.as_str()));
+            job.push(field);
+        } else {
+            job.push(format!("o{}", treasure?));
+        }
+        job.push_maybe(treasure.map(u64::from));
+        job.push_number(find.coins);
+        job.push_number(find.found_at);
+        job.push_number(find.expires_at - find.found_at);
+        job.push(if find.repeatable { "1" } else { "0" });
+        job.push(if find.repeatable {
+            find.id.as_str()
+        } else {
+            "-"
+        });
+        job.push_number(at);
+        job.push_number(shared.options.limits.find_id_ttl_ms);
+        job.push_number(shared.share(partition));
+        Some(job)
+    }
+
+    async fn offered(
+        &self,
+        hunt: &CachedHunt,
+        player: PlayerId,
+        value: trove_streams::redis::Value,
+    ) -> Result<Offered, StoreError> {
+        let mut reader = Reader::new(value)?;
+        let (_now, _wallet) = (reader.number()?, reader.wallet()?);
+        let mut answer = reader.list()?;
+        match answer.text()?.as_str() {
+            "back" => Ok(Offered::Back),
+            "kept" => Ok(Offered::Kept),
+            _ => match answer.text()?.as_str() {
+                "erased" => Ok(Offered::Not(Dropped::Erased)),
+                "conflict" => Ok(Offered::Not(Dropped::Conflict)),
+                "share" => {
+                    let coins = answer.number()?;
+                    let partition = self.shared.partition_of(self.shared.replay.moved(player));
+                    if self.borrow(hunt, partition, coins).await? {
+                        Ok(Offered::Later)
+                    } else {
+                        Ok(Offered::Not(Dropped::Coins))
+                    }
+                }
+                "range" => Ok(Offered::Not(Dropped::Coins)),
+                // A reinstatement waits for the find to have run out.
+                "pending" => Ok(Offered::Later),
+                _ => Ok(Offered::Not(Dropped::Missing)),
+            },
+        }
+    }
+
+    async fn offer_adjustment(
+        &self,
+        id: &HuntId,
+        player: PlayerId,
+        adjustment: &crate::game::entry::Adjustment,
+    ) -> Result<Offered, StoreError> {
+        let player = self.shared.replay.moved(player);
+        let hunt = match self.hunt(id).await {
+            Ok(hunt) => hunt,
+            Err(StoreError::NoSuchHunt) => return Ok(Offered::Later),
+            Err(error) => return Err(error),
+        };
+        let mut is_erased = cmd("SISMEMBER");
+        is_erased
+            .arg(self.shared.keys.player(player.0).erased())
+            .arg(base62(player.0));
+        if integer(&self.read(&is_erased).await?)? == 1 {
+            return Ok(Offered::Not(Dropped::Erased));
+        }
+        let job = self.adjust_job(&hunt, player, adjustment)?;
+        match self.run(job).await {
+            Answer::Generation => self.load_hunt(id).await.map(|_| Offered::Later),
+            Answer::Failed(error) => Err(error),
+            Answer::Reply(value) => match adjusted(&hunt, adjustment, Reader::new(value)?)? {
+                Adjusting::Needs(coins, _) => {
+                    let partition = self.shared.partition_of(player);
+                    if self.borrow(&hunt, partition, coins).await? {
+                        Ok(Offered::Later)
+                    } else {
+                        Ok(Offered::Not(Dropped::Coins))
+                    }
+                }
+                Adjusting::Is(adjusted) => Ok(match adjusted.outcome {
+                    Ok(AdjustDecision::Recorded(_)) => Offered::Back,
+                    Ok(AdjustDecision::Duplicate(_)) => Offered::Kept,
+                    Err(AdjustRefusal::Conflict) => Offered::Not(Dropped::Conflict),
+                    Err(AdjustRefusal::HuntArchived) => Offered::Not(Dropped::Archived),
+                    // The credits that it takes from may come back yet.
+                    Err(AdjustRefusal::Wallet(WalletError::InsufficientCoins)) => Offered::Later,
+                    Err(AdjustRefusal::Wallet(WalletError::CoinsOutOfRange)) => {
+                        Offered::Not(Dropped::Coins)
+                    }
+                }),
+            },
+        }
+    }
+}
+
+impl Replay {
+    fn judge(&self, epoch: u64, partition_of: impl Fn(PlayerId) -> u16) {
+        let cuts = lock(&self.cuts).clone();
+        let cut_of = |player| {
+            let at = usize::from(partition_of(player));
+            cuts.get(at).copied().unwrap_or_default()
+        };
+        lock(&self.ring).judge(epoch, cut_of);
+    }
+
+    /// A player's name has got another number since it was lost.
+    fn rename(&self, from: PlayerId, to: PlayerId) {
+        lock(&self.moved).insert(from, to);
+        self.any_moved
+            .store(true, std::sync::atomic::Ordering::Release);
+    }
+}
