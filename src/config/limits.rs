@@ -10,7 +10,7 @@ const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 
 /// The least and the greatest value of each whole number.
-pub(super) const RANGES: [(&str, i64, i64); 30] = [
+pub(super) const RANGES: [(&str, i64, i64); 33] = [
     ("server.notice_ms", 0, 600_000),
     ("server.drain_ms", 0, 600_000),
     ("store.cache_bytes", MIB, TIB),
@@ -21,6 +21,9 @@ pub(super) const RANGES: [(&str, i64, i64); 30] = [
     ("store.feed_bytes_max", MIB, TIB),
     ("store.connect_wait_ms", 100, 600_000),
     ("store.response_timeout_ms", 50, 60_000),
+    ("store.recovery_ms", 0, 60_000),
+    ("store.replay_bytes_max", 0, TIB),
+    ("store.replay_age_ms", 0, 3_600_000),
     ("game.pending_finds_max", 1, 100_000),
     ("game.find_id_ttl_ms", 60_000, 31 * DAY_MS),
     ("poll.interval_ms", 100, 3_600_000),
@@ -189,6 +192,8 @@ fn origin(item: &Value) -> Result<(), String> {
 pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
     let Settings {
         server,
+        store,
+        game,
         poll,
         limits,
         shim,
@@ -231,6 +236,13 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             poll.credit_wait_ms,
             "poll.interval_ms",
             poll.interval_ms,
+        ),
+        // A client's id that was forgotten and used again would be taken for the find that is offered.
+        (
+            "store.replay_age_ms",
+            store.replay_age_ms,
+            "game.find_id_ttl_ms",
+            game.find_id_ttl_ms,
         ),
         (
             "limits.inline_json_bytes_max",

@@ -70,6 +70,10 @@ pub struct StoreSettings {
     pub feed_bytes_max: u64,
     pub connect_wait_ms: u64,
     pub response_timeout_ms: u64,
+    pub recovery_ms: u64,
+    pub replay_bytes_max: usize,
+    pub replay_age_ms: u64,
+    pub journal_dir: PathBuf,
 }
 
 /// The rules' limits.

@@ -117,7 +117,8 @@ impl Mirror {
         }
     }
 
-    fn wake(&mut self, key: Key) {
+    /// Answers a wallet's held polls.
+    pub fn wake(&mut self, key: Key) {
         for watcher in self.watchers.remove(&key).unwrap_or_default() {
             self.held -= 1;
             // One that has given up is not there to be woken.
@@ -243,8 +244,10 @@ impl Mirror {
         self.wake(key);
     }
 
-    /// Forgets every wallet: what the store told before may no longer be so.
-    pub fn reset(&mut self) {
+    /// Forgets every wallet: what the store told before may no longer be so. Gives those with held polls, which are to be
+    /// woken, though not all at once.
+    #[must_use]
+    pub fn reset(&mut self) -> Vec<Key> {
         for load in self.loads.values_mut() {
             (load.later, load.void) = (None, true);
         }
@@ -252,7 +255,7 @@ impl Mirror {
             crediting.void = true;
         }
         self.slots.clear();
-        self.wake_all();
+        self.watchers.keys().copied().collect()
     }
 
     /// Forgets an erased player's wallets.
@@ -340,7 +343,9 @@ mod tests {
         let Turn::Yours(mut read) = mirror.load(other) else {
             panic!("nobody else asked")
         };
-        mirror.reset();
+        assert_eq!(mirror.reset(), [KEY]);
+        assert!(held.try_recv().is_err(), "they are not all woken at once");
+        mirror.wake(KEY);
         assert_eq!(held.try_recv(), Ok(()));
         assert_eq!(mirror.get(KEY), None);
         mirror.loaded(other, Ok(at(9)));
@@ -367,7 +372,7 @@ mod tests {
         let Turn::Yours(mut credit) = mirror.credit(KEY) else {
             panic!("nobody else asked")
         };
-        mirror.reset();
+        assert!(mirror.reset().is_empty());
         mirror.load(KEY);
         mirror.loaded(KEY, Ok(at(3)));
         let credited = Credited {

@@ -14,10 +14,11 @@ use crate::mirror::{Key, Mirror, Turn};
 use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -27,6 +28,11 @@ use tokio::sync::Semaphore;
 pub const EXPORTS_MAX: usize = 3;
 /// The most events of the store that are taken in one turn of the event loop: some 100 µs.
 const EVENTS_PER_TURN: usize = 256;
+/// Over how long held polls are woken, in random order, when every wallet must be read again: at once, they would all ask
+/// a store that has just come back.
+const WAKE_SPREAD: Duration = Duration::from_secs(1);
+/// In how many steps.
+const WAKE_STEPS: u32 = 20;
 
 tokio::task_local! {
     /// What the request at hand has waited for.
@@ -97,6 +103,8 @@ pub struct App {
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
     draining: AtomicBool,
+    /// The epoch that the wallets in memory are of, and cursors with them. It follows the store's when they are read anew.
+    epoch: AtomicU64,
 }
 
 /// A token's player.
@@ -126,6 +134,7 @@ impl App {
             poll_interval_ms: settings.poll.interval_ms,
             poll_jitter: settings.poll.jitter,
         };
+        let epoch = AtomicU64::new(store.epoch());
         Arc::new(Self {
             store,
             metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
@@ -136,6 +145,7 @@ impl App {
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
             draining: AtomicBool::new(false),
+            epoch,
         })
     }
 
@@ -192,13 +202,29 @@ impl App {
             .is_some_and(|silent_ms| silent_ms > FEED_SILENT_MS_MAX)
     }
 
-    /// Whether answers may be out of date: only while the store is out of reach.
+    /// Whether answers may be out of date: only while the store is out of reach, or has just failed over and may get back
+    /// what it lost.
     pub fn is_stale(&self) -> bool {
-        matches!(self.store.health(), Health::Down(_))
+        matches!(self.store.health(), Health::Down(_)) || self.is_recovering()
+    }
+
+    /// Whether the store has failed over and the wallets in memory are still those from before.
+    pub fn is_recovering(&self) -> bool {
+        self.epoch() != self.store.epoch() || self.store.health() == Health::Recovering
+    }
+
+    /// The epoch that the wallets in memory are of.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The store's feed is followed from now on, and will tell of every epoch after this one.
+    pub fn follows(&self) {
+        self.epoch.store(self.store.epoch(), Ordering::Release);
     }
 
     /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
-    pub async fn follow(&self, mut events: Vec<FeedEvent>) {
+    pub async fn follow(self: &Arc<Self>, mut events: Vec<FeedEvent>) {
         while events.len() > EVENTS_PER_TURN {
             let rest = events.split_off(EVENTS_PER_TURN);
             self.take_events(events);
@@ -208,7 +234,7 @@ impl App {
         self.take_events(events);
     }
 
-    fn take_events(&self, events: Vec<FeedEvent>) {
+    fn take_events(self: &Arc<Self>, events: Vec<FeedEvent>) {
         let mut hot = self.hot();
         for event in events {
             match event {
@@ -219,11 +245,14 @@ impl App {
                 } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
-                FeedEvent::Reset { .. } => {
+                FeedEvent::Reset { epoch } => {
                     // Numbers of players and hunts may be others now, too.
                     hot.forget_tokens();
                     self.metrics.store_failed_over();
-                    hot.mirror.reset();
+                    self.epoch.store(epoch, Ordering::Release);
+                    let mut held = hot.mirror.reset();
+                    held.shuffle(&mut hot.random);
+                    tokio::spawn(self.clone().wake_gradually(held));
                 }
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
@@ -233,6 +262,18 @@ impl App {
                     hot.mirror.erase(player, numbers.into_iter());
                 }
             }
+        }
+    }
+
+    /// Wakes held polls a few at a time.
+    async fn wake_gradually(self: Arc<Self>, held: Vec<Key>) {
+        let step = held.len().div_ceil(WAKE_STEPS as usize).max(1);
+        for keys in held.chunks(step) {
+            {
+                let mut hot = self.hot();
+                keys.iter().for_each(|key| hot.mirror.wake(*key));
+            }
+            tokio::time::sleep(WAKE_SPREAD / WAKE_STEPS).await;
         }
     }
 

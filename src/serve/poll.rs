@@ -55,8 +55,8 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     };
     let matched = head.if_none_match().and_then(Cursor::from_if_none_match);
     let time = app.store.now();
-    let epoch = app.store.epoch();
     let mut hot = app.hot();
+    let epoch = app.epoch();
     let Hot {
         tokens,
         mirror,
@@ -205,17 +205,17 @@ pub async fn poll(
         hunt: live.hunt.number,
         player: caller.player,
     };
-    let (mut wallet, mut unsure) = app.wallet_now(&live, key).await?;
+    let (mut wallet, mut unsure) = wallet_now(&app, &live, key).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
     let seen = ask.named().unwrap_or(Cursor {
-        epoch: app.store.epoch(),
+        epoch: app.epoch(),
         seq: wallet.seq,
     });
     loop {
         let answer = answer(&app, &live, &caller, key, &ask, &mut wallet, unsure).await?;
         let current = Cursor {
-            epoch: app.store.epoch(),
+            epoch: app.epoch(),
             seq: wallet.seq,
         };
         let news = current != seen || answer.collected;
@@ -228,8 +228,19 @@ pub async fn poll(
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        (wallet, unsure) = app.wallet_now(&live, key).await?;
+        (wallet, unsure) = wallet_now(&app, &live, key).await?;
     }
+}
+
+/// The wallet, and whether it may be out of date: also when every wallet became so while this one was read.
+async fn wallet_now(
+    app: &Arc<App>,
+    live: &LiveHunt,
+    key: Key,
+) -> Result<(Wallet, bool), StoreError> {
+    let epoch = app.epoch();
+    let (wallet, unsure) = app.wallet_now(live, key).await?;
+    Ok((wallet, unsure || app.epoch() != epoch))
 }
 
 /// Holds the poll until the wallet changes. Says whether it did.
@@ -288,9 +299,16 @@ async fn answer(
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
     let before = *wallet;
+    // Of before the credit: a cursor that is of an older epoch than its wallet makes the next poll a reset, no more.
+    let epoch = app.epoch();
     let mut credited = None;
     if ask.collect && wallet.pending_finds > 0 {
-        let wait = Duration::from_millis(settings.poll.credit_wait_ms);
+        // While lost coins may still come back, what the store says now is not what it will say: the answer is from memory.
+        let wait = if app.is_recovering() {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(settings.poll.credit_wait_ms)
+        };
         // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
         // goes on, or the next poll tries again.
         if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
@@ -309,7 +327,6 @@ async fn answer(
             0
         }
     });
-    let epoch = app.store.epoch();
     let mut cursor = Cursor {
         epoch,
         seq: wallet.seq,

@@ -139,6 +139,29 @@ impl Server {
         panic!("redis-server did not start again on port {}", self.port);
     }
 
+    /// Another server with what this one saved last.
+    pub(crate) fn copy_of_saved(&self) -> Self {
+        let mut other = Self::start();
+        other.take_files_of(self);
+        other
+    }
+
+    /// Starts again with what another server saved last, which is ended.
+    pub(crate) fn take_saved_of(&mut self, other: &mut Self) {
+        other.kill();
+        self.take_files_of(other);
+    }
+
+    fn take_files_of(&mut self, other: &Self) {
+        self.kill();
+        std::fs::copy(
+            other.dir.path().join("dump.rdb"),
+            self.dir.path().join("dump.rdb"),
+        )
+        .expect("the other has saved");
+        self.start_again();
+    }
+
     /// Stops the process without ending it: the network answers, it does not.
     pub(crate) fn pause(&self) {
         self.signal("STOP");

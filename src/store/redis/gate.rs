@@ -147,11 +147,11 @@ impl Shared {
                 }
                 self.replay.clear();
                 self.set_known(found);
-                self.replace_epoch(self.raise(line, replid, false).await?);
+                self.replace_epoch(self.raise(line, replid, (false, 0)).await?);
             }
             _ => {
                 self.set_known(found);
-                self.set_epoch(self.raise(line, replid, false).await?);
+                self.set_epoch(self.raise(line, replid, (false, before)).await?);
             }
         }
         self.bring_partitions(line).await?;
@@ -207,13 +207,18 @@ impl Shared {
         Ok(())
     }
 
-    async fn raise(&self, line: &Line<'_>, replid: &str, accept: bool) -> Result<u64, Failure> {
-        let accept = if accept { "1" } else { "0" };
+    async fn raise(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        (accept, known): (bool, u64),
+    ) -> Result<u64, Failure> {
+        let (accept, known) = (if accept { "1" } else { "0" }, known.to_string());
         let reply = line
             .eval(
                 &self.scripts.raise_epoch,
                 &self.keys.identity(),
-                &[replid, accept],
+                &[replid, accept, &known],
             )
             .await?;
         Ok(from_redis_value(reply)?)
@@ -327,11 +332,12 @@ impl Shared {
             self.make(line, replid).await?;
         }
         let found = self.read_known(&identity_fields(self, line).await?, version)?;
-        let epoch = self.raise(line, replid, true).await?;
-        if self
+        let is_other = self
             .known()
-            .is_some_and(|known| known.identity != found.identity)
-        {
+            .is_some_and(|known| known.identity != found.identity);
+        let known = if is_other { 0 } else { self.epoch() };
+        let epoch = self.raise(line, replid, (true, known)).await?;
+        if is_other {
             self.replay.clear();
         }
         self.set_known(found);

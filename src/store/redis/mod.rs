@@ -32,8 +32,8 @@ mod state;
 mod tail;
 mod wallets;
 
-pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
+pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
@@ -64,6 +64,9 @@ use trove_streams::{Config, Connection, DownReason, Partitions, State};
 pub const FEED_BATCHES_MAX: usize = 256;
 /// The most exports and audits at a time.
 pub const LONG_READS_MAX: usize = 4;
+/// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
+/// primary must not be flooded with them.
+pub const RELOADS_AT_ONCE_MAX: usize = 64;
 /// Links that one instance holds: one for commands, one for blocking reads.
 pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
@@ -78,6 +81,7 @@ pub struct RedisStore {
     url: String,
     feed_taken: Mutex<bool>,
     long_reads: Arc<Semaphore>,
+    reloads: Arc<Semaphore>,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -190,6 +194,7 @@ impl RedisStore {
             url: url.to_owned(),
             feed_taken: Mutex::new(false),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
+            reloads: Arc::new(Semaphore::new(RELOADS_AT_ONCE_MAX)),
             runtime: Handle::current(),
             tasks: Mutex::default(),
         })
@@ -418,12 +423,20 @@ impl Store for RedisStore {
 
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
         let core = self.core.clone();
-        self.start(async move { core.open_players(&players).await })
+        let reloads = self.reloads.clone();
+        self.start(async move {
+            let _turn = reloads.acquire().await;
+            core.open_players(&players).await
+        })
     }
 
     fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
-        Box::pin(async move { core.wallet(&hunt, player).await })
+        let reloads = self.reloads.clone();
+        Box::pin(async move {
+            let _turn = reloads.acquire().await;
+            core.wallet(&hunt, player).await
+        })
     }
 
     fn record(&self, hunt: &HuntId, finds: Vec<(PlayerId, NewFind)>) -> Reply<Recorded> {

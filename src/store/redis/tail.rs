@@ -104,6 +104,10 @@ impl Follower {
                         .and_then(|text| std::str::from_utf8(text).ok())
                         .unwrap_or_default();
                     match parse(entry.id, text) {
+                        Ok(FeedEntry::Erased { player }) => {
+                            self.core.shared.replay.purge(player);
+                            queues[feed].push_back(FeedEntry::Erased { player });
+                        }
                         Ok(entry) => queues[feed].push_back(entry),
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
                         Err(_) => {

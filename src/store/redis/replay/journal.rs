@@ -114,8 +114,7 @@ impl Journal {
     /// From here on the journal holds these and nothing else.
     pub(super) fn rewrite(&self, items: Vec<(u64, Arc<Item>)>) {
         let orders = self.orders.clone();
-        if let Err(mpsc::error::TrySendError::Full(order)) =
-            orders.try_send(Order::Rewrite(items))
+        if let Err(mpsc::error::TrySendError::Full(order)) = orders.try_send(Order::Rewrite(items))
         {
             tokio::spawn(async move { orders.send(order).await });
         }
