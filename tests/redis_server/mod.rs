@@ -120,6 +120,11 @@ impl Server {
             .unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
     }
 
+    /// The same where there may be no answer.
+    pub(crate) fn try_run<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        ask(self.port, words)
+    }
+
     /// Ends the process at once, as a crash does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
@@ -183,5 +188,73 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Asks a server that may not answer.
+fn ask<T: redis::FromRedisValue>(port: u16, words: &[&str]) -> Option<T> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).ok()?;
+    let within = Duration::from_millis(500);
+    let mut connection = client.get_connection_with_timeout(within).ok()?;
+    connection.set_read_timeout(Some(within)).ok()?;
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd.query(&mut connection).ok()
+}
+
+/// A sentinel of a test's own; ended when dropped.
+pub(crate) struct Sentinel {
+    child: Child,
+    pub(crate) port: u16,
+    _dir: TempDir,
+}
+
+#[allow(dead_code, reason = "not every test that has a server needs sentinels")]
+impl Sentinel {
+    /// Watches the master at `port` under `name`; so many must agree that it is down.
+    pub(crate) fn start(name: &str, port: u16, quorum: u32) -> Self {
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().expect("the temporary directory can be written");
+            let own = free_port();
+            let file = dir.path().join("sentinel.conf");
+            let settings = format!(
+                "port {own}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
+                 sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n\
+                 sentinel parallel-syncs {name} 2\n"
+            );
+            std::fs::write(&file, settings).expect("the temporary directory can be written");
+            let mut child = Command::new(binary())
+                .arg(&file)
+                .arg("--sentinel")
+                .arg("--dir")
+                .arg(dir.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("redis-server can be started");
+            if came_up(&mut child, own) {
+                return Self {
+                    child,
+                    port: own,
+                    _dir: dir,
+                };
+            }
+            let _ = (child.kill(), child.wait());
+        }
+        panic!("the sentinel did not start");
+    }
+
+    /// Asks the sentinel, which may not answer.
+    pub(crate) fn try_run<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        ask(self.port, words)
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
