@@ -26,7 +26,9 @@ local lent = 0
 if state[4] then recorded, credited, expired, pending, revoked, finds, lent = cmsgpack.unpack(state[4]) end
 local b, s, v, c, f, d = 0, 0, 0, 0, 0, 0
 local l, m, k, j = 0, 0, 0, 0
-local due_before = 0
+-- The wallet's score in what is due, or 0. Never later than d, but earlier after a credit: then the sweeper, which comes by
+-- at that time, puts it right. So a player who finds and collects costs what is due one write a window, not two a find.
+local q = 0
 local first = n
 local entries = {}
 
@@ -34,8 +36,7 @@ local entries = {}
 local function take(w, z)
   if not w then return end
   b, s, v, c, f, d = cmsgpack.unpack(w)
-  l, m, k, j = cmsgpack.unpack(z)
-  due_before = d
+  l, m, k, j, q = cmsgpack.unpack(z)
 end
 
 -- Notes an entry, to be written by commit().
@@ -59,23 +60,19 @@ end
 
 -- What an entry says of a find.
 local function find_text(seq, treasure, coins, found_at, window, repeatable, id)
-  if coins >= 1e14 then coins = string.format('%d', coins) end
-  return seq .. ' ' .. treasure .. ' ' .. coins .. ' ' .. (now - found_at) .. ' ' .. window .. ' ' .. repeatable .. ' ' .. id
+  return string.format('%d %s %d %d %d %s %s', seq, treasure, coins, now - found_at, window, repeatable, id)
 end
 
--- Writes the entries, the wallet with further fields, what is due, and the partition's state.
+-- Writes the entries, what is due, the wallet with further fields, and the partition's state.
 local function commit(due_key, ...)
   for i = 1, #entries do
-    redis.call('XADD', KEYS[2], now .. '-' .. (first + i), 'e', entries[i])
+    redis.call('XADD', KEYS[2], string.format('%d-%d', now, first + i), 'e', entries[i])
   end
-  redis.call('HSET', KEYS[3], 'w', cmsgpack.pack(b, s, v, c, f, d), 'z', cmsgpack.pack(l, m, k, j), ...)
-  if d ~= due_before then
-    if d == 0 then
-      redis.call('ZREM', due_key, hunt .. ':' .. player)
-    else
-      redis.call('ZADD', due_key, d, hunt .. ':' .. player)
-    end
+  if d ~= 0 and (q == 0 or d < q) then
+    q = d
+    redis.call('ZADD', due_key, string.format('%d', q), hunt .. ':' .. player)
   end
+  redis.call('HSET', KEYS[3], 'w', cmsgpack.pack(b, s, v, c, f, d), 'z', cmsgpack.pack(l, m, k, j, q), ...)
   redis.call('HSET', KEYS[1], 'at', cmsgpack.pack(n, now),
     'h' .. hunt, cmsgpack.pack(recorded, credited, expired, pending, revoked, finds, lent))
 end

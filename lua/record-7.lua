@@ -82,7 +82,7 @@ for i = 13, #ARGV, 7 do
     local seq = s + 1
     local what = find_text(seq, treasure, coins, found_at, window, repeatable, id)
     add('f', what)
-    local entry_id = now .. '-' .. n
+    local entry_id = string.format('%d-%d', now, n)
     fresh[field] = {entry_id, #entries}
     extra[#extra + 1], extra[#extra + 2] = field, entry_id
     local kind = ''

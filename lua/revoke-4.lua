@@ -12,6 +12,7 @@ end
 local count, sum = f, c
 if count == 0 then
   redis.call('HSET', KEYS[3], 'x', 1)
+  redis.call('HDEL', KEYS[3], 'p1')
   return {now, b, s, v, c, f, d, 0}
 end
 local names = {}

@@ -4,14 +4,26 @@
 -- ARGV  1-4 see prelude and ledger
 --       5 credit (a poll), keep (a poll during a recovery, which leaves what has run out) or expire (the sweeper, which
 --       leaves what can still be credited)
--- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended
+-- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended; or -,
+--       where the sweeper found nothing to settle and put right when to come again
 -- Appends  c, e or o for each find settled, in the order in which they were found
--- Most players have one find pending, which comes with the wallet.
+-- Most players have one find pending, which comes with the wallet. What p1 holds when nothing is pending says nothing: it
+-- is left to be written over.
 local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', 'p1')
 take(wallet[1], wallet[2])
 local keeping = ARGV[5] == 'keep'
 local crediting = keeping or ARGV[5] == 'credit'
 if f == 0 or not (crediting or d < now) then
+  if not crediting and q ~= d then
+    q = d
+    if q == 0 then
+      redis.call('ZREM', KEYS[4], hunt .. ':' .. player)
+    else
+      redis.call('ZADD', KEYS[4], string.format('%d', q), hunt .. ':' .. player)
+    end
+    redis.call('HSET', KEYS[3], 'z', cmsgpack.pack(l, m, k, j, q))
+    return {now, b, s, v, c, f, d, '-'}
+  end
   return {now, b, s, v, c, f, d}
 end
 local count, names, slots = f, {'p1'}, {wallet[3]}
@@ -51,10 +63,15 @@ for i = 1, #settled do
   end
   add(kind, settled[i][3])
 end
+-- Nobody comes by again for what is due until the wallet says when.
+if not crediting then
+  if d == 0 then redis.call('ZREM', KEYS[4], hunt .. ':' .. player) end
+  q = 0
+end
 local extra = {}
 for i = 1, #left do
   extra[#extra + 1], extra[#extra + 2] = names[i], left[i]
 end
 commit(KEYS[4], unpack(extra))
-redis.call('HDEL', KEYS[3], unpack(names, #left + 1))
+if count > 1 then redis.call('HDEL', KEYS[3], unpack(names, math.max(2, #left + 1))) end
 return {now, b, s, v, c, f, d, unpack(entries)}

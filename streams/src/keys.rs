@@ -187,8 +187,9 @@ impl PartitionKeys<'_> {
         self.of("fence", &[])
     }
 
-    /// **What is due**. ZSET: `<hunt>:<player number>` → when the wallet's earliest pending find runs out, in
-    /// milliseconds. One member for each wallet with something pending, about 115 bytes.
+    /// **What is due**. ZSET: `<hunt>:<player number>` → when the sweeper has to look at the wallet, in milliseconds: when
+    /// its earliest pending find runs out, or earlier. Collecting a find leaves the member in place for the next one, so
+    /// there is one for each wallet with something pending now or within the last window, about 115 bytes.
     pub fn due(&self) -> String {
         self.of("due", &[])
     }
@@ -224,7 +225,8 @@ impl PartitionKeys<'_> {
 
     /// **A wallet**. HASH, one a player and hunt. `w`: balance, sequence, the last sequence that a poll shows, pending coins,
     /// pending finds, when the first of them runs out (0 for never). `z`: time and counter of its last entry in the feed,
-    /// and of the last one whose sequence is a multiple of 32. `x` if the player was erased; `p1`, `p2`, … the pending finds.
+    /// and of the last one whose sequence is a multiple of 32, and its score in what is due (0 for none). `x` if the player
+    /// was erased; `p1`, `p2`, … the pending finds, as many as `w` says (`p1` stays after that to be written over).
     /// And what it remembers, each with the id of the entry in the feed that has the first answer: `o<treasure>` for a
     /// treasure that can be found once, `r<digest>` for a client's id, `a<digest>` for an adjustment's key; `y<sequence>`
     /// for a find that was reinstated. In Redis's compact encoding up to `hash-max-listpack-entries` fields (128 or 512

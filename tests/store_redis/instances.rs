@@ -7,6 +7,8 @@ use trove::game::entry::{Adjustment, Change};
 use trove::game::hunt::HuntState;
 use trove::game::rules::{Decision, Refusal};
 use trove::store::RecordRefusal;
+use trove::store::clock::ManualTime;
+use trove::store::redis::Time;
 
 const WINDOW_MS: u64 = 300_000;
 
@@ -319,4 +321,71 @@ async fn an_adjustment_after_the_erasure_does_not_open_the_wallet_for_finds() {
     assert_eq!(adjusted.wallet.balance, 5);
     let late = find(&other, ada, of("a")).await.unwrap();
     assert_eq!(late, Err(RecordRefusal::Erased(Erased)));
+}
+
+/// Members of what is due, with their scores, in all partitions.
+fn due(server: &Server) -> Vec<(String, u64)> {
+    let keys: Vec<String> = server.run(&["KEYS", "*}due"]);
+    let members = |key: &String| -> Vec<(String, u64)> {
+        server.run(&["ZRANGE", key, "0", "-1", "WITHSCORES"])
+    };
+    keys.iter().flat_map(members).collect()
+}
+
+#[tokio::test]
+async fn what_is_due_stays_for_the_next_find_and_goes_when_nothing_is_pending_by_then() {
+    let server = Server::start();
+    let start = 1_800_000_000_000;
+    let time = Arc::new(ManualTime::new(start));
+    let () = server.run(&["SET", "now", &start.to_string()]);
+    // The store's reckoning first: the server may never be ahead of it.
+    let advance = |ms: u64| {
+        time.advance(ms);
+        let _: u64 = server.run(&["INCRBY", "now", &ms.to_string()]);
+    };
+    let options = Options {
+        time: Time::Manual {
+            key: "now".into(),
+            time: time.clone(),
+        },
+        ..quick()
+    };
+    let store = connect_with(&server, options).await;
+    open_hunt(&store, WINDOW_MS).await;
+    let ada = PlayerId(7);
+    find(&store, ada, of("a")).await.unwrap().unwrap();
+    let first = due(&server);
+    assert_eq!(first.len(), 1);
+    store.credit(&hunt(), ada).await.unwrap();
+    assert_eq!(due(&server), first, "it is not written at each find");
+    advance(1_000);
+    find(&store, ada, of("b")).await.unwrap().unwrap();
+    assert_eq!(due(&server), first, "the sweeper comes early enough");
+    verify(&store).await;
+    advance(WINDOW_MS - 500);
+    until(
+        "the sweeper has passed and found nothing to settle",
+        async || (due(&server)[0].1 == first[0].1 + 1_000).then_some(()),
+    )
+    .await;
+    assert_eq!(store.wallet(&hunt(), ada).await.unwrap().pending_finds, 1);
+    advance(501);
+    until("the second find has expired", async || {
+        let wallet = store.wallet(&hunt(), ada).await.unwrap();
+        (wallet.pending_finds == 0).then_some(())
+    })
+    .await;
+    assert!(due(&server).is_empty());
+    find(&store, ada, with_id("1")).await.unwrap().unwrap();
+    store.credit(&hunt(), ada).await.unwrap();
+    assert_eq!(due(&server).len(), 1);
+    verify(&store).await;
+    advance(WINDOW_MS + 1);
+    until("nothing is due", async || {
+        due(&server).is_empty().then_some(())
+    })
+    .await;
+    let wallet = store.wallet(&hunt(), ada).await.unwrap();
+    assert_eq!((wallet.balance, wallet.seq), (20, 6));
+    verify(&store).await;
 }

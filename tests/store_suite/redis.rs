@@ -151,9 +151,9 @@ impl<const PARTITIONS: u16> Fixture for Redis<PARTITIONS> {
         let keys = self.keys(&mut connection);
         let mut rows = 0;
         for key in keys {
+            // What is due goes when the sweeper passes, in its own time.
             let count = match &key[key.find('}').map_or(0, |end| end + 1)..] {
                 "feed" => "XLEN",
-                "due" => "ZCARD",
                 wallet if wallet.starts_with("w:") => "HLEN",
                 _ => continue,
             };

@@ -178,11 +178,11 @@ impl Core {
         let keys = self.shared.keys.partition(partition);
         let all: Vec<_> = wallets.iter().collect();
         for part in all.chunks(WALLETS_A_READ) {
-            let mut asks = Vec::with_capacity(2 * part.len());
+            let mut asks = Vec::with_capacity(3 * part.len());
             for ((number, player), walked) in part {
                 let number = number.to_string();
                 let mut fields = cmd("HMGET");
-                fields.arg(keys.wallet(&number, player.0)).arg("w");
+                fields.arg(keys.wallet(&number, player.0)).arg("w").arg("z");
                 for slot in 1..=walked.last.pending_finds {
                     fields.arg(format!("p{slot}"));
                 }
@@ -192,10 +192,15 @@ impl Core {
                     .arg(keys.due())
                     .arg(format!("{number}:{}", base62(player.0)));
                 asks.push(score);
+                let mut again = cmd("HGET");
+                again.arg(keys.wallet(&number, player.0)).arg("z");
+                asks.push(again);
             }
             let mut replies = self.read_all(asks).await?.into_iter();
             for ((number, player), walked) in part {
-                let (Some(fields), Some(score)) = (replies.next(), replies.next()) else {
+                let (Some(fields), Some(score), Some(again)) =
+                    (replies.next(), replies.next(), replies.next())
+                else {
                     break;
                 };
                 let Some(audit) = audits.get_mut(number) else {
@@ -203,7 +208,9 @@ impl Core {
                 };
                 let fields: Vec<Option<Vec<u8>>> = from_redis_value(fields)
                     .map_err(|error| StoreError::Damaged(error.to_string()))?;
-                for what in compare(walked, &fields, &score) {
+                let again: Option<Vec<u8>> = from_redis_value(again)
+                    .map_err(|error| StoreError::Damaged(error.to_string()))?;
+                for what in compare(walked, &fields, &score, again.as_deref()) {
                     report(audit, format!("player {player}: {what}"));
                 }
             }
@@ -357,8 +364,14 @@ fn walk(audit: &mut HuntAudit, walked: &mut Walked, hunt: &CachedHunt, line: &Le
     }
 }
 
-/// What does not agree between a wallet's ledger and its keys.
-fn compare(walked: &Walked, fields: &[Option<Vec<u8>>], score: &Value) -> Vec<String> {
+/// What does not agree between a wallet's ledger and its keys: the fields `w` and `z` and the pending finds, the wallet's
+/// score in what is due, and `z` once more, read after it: the sweeper changes both, but not the wallet's sequence.
+fn compare(
+    walked: &Walked,
+    fields: &[Option<Vec<u8>>],
+    score: &Value,
+    again: Option<&[u8]>,
+) -> Vec<String> {
     let numbers = fields
         .first()
         .and_then(Option::as_ref)
@@ -395,7 +408,7 @@ fn compare(walked: &Walked, fields: &[Option<Vec<u8>>], score: &Value) -> Vec<St
     }
     let slots: HashSet<u64> = fields
         .iter()
-        .skip(1)
+        .skip(2)
         .flatten()
         .filter_map(|slot| first_packed(slot))
         .collect();
@@ -409,9 +422,14 @@ fn compare(walked: &Walked, fields: &[Option<Vec<u8>>], score: &Value) -> Vec<St
         Value::Double(score) => Some(*score),
         _ => None,
     };
+    let links = fields.get(1).and_then(Option::as_deref);
+    let noted = links
+        .and_then(packed)
+        .and_then(|links| links.get(4).copied());
     #[expect(clippy::cast_precision_loss, reason = "times are far below 2^53")]
-    let expected = (wallet.due_at != 0).then_some(wallet.due_at as f64);
-    if due != expected {
+    let expected = noted.filter(|noted| *noted != 0).map(|noted| noted as f64);
+    let late = wallet.due_at != 0 && noted.is_none_or(|noted| noted == 0 || noted > wallet.due_at);
+    if late || (links == again && due != expected) {
         wrong.push("what says when the pending finds run out is not the wallet's".into());
     }
     wrong
