@@ -85,6 +85,12 @@ impl Mirror {
         self.slots.get(key)
     }
 
+    /// A wallet from before the last reset, if it was not read since: better than nothing while it cannot be read.
+    #[must_use]
+    pub fn from_before(&self, key: Key) -> Option<Wallet> {
+        self.slots.aged(key)
+    }
+
     /// Wallets in memory.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -254,7 +260,7 @@ impl Mirror {
         for crediting in self.credits.values_mut() {
             crediting.void = true;
         }
-        self.slots.clear();
+        self.slots.age();
         self.watchers.keys().copied().collect()
     }
 

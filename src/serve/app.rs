@@ -48,17 +48,32 @@ pub(super) struct Waits {
     pub(super) held: Cell<Duration>,
 }
 
+/// A token's player, as of how often tokens had been doubted.
+#[derive(Debug, Clone, Copy)]
+pub struct Numbered {
+    player: PlayerId,
+    as_of: u64,
+}
+
+impl Numbered {
+    /// The player, unless the number must be asked for again.
+    #[inline]
+    pub fn sure(self, forgotten: u64) -> Option<PlayerId> {
+        (self.as_of == forgotten).then_some(self.player)
+    }
+}
+
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
 /// nobody ever waits for it.
 pub struct Hot {
     /// Verified tokens; the slot is the player's number once the store has given it.
-    pub tokens: TokenCache<Option<PlayerId>>,
+    pub tokens: TokenCache<Option<Numbered>>,
     /// Wallets in memory.
     pub mirror: Mirror,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
-    /// How often all tokens were forgotten. What was asked about a token before must not be noted after.
-    forgotten: u64,
+    /// How often all tokens were forgotten or doubted. What was asked about a token before must not be noted after.
+    pub(super) forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
     poll_jitter: f64,
@@ -68,6 +83,11 @@ impl Hot {
     /// Forgets every verified token, because one of them may open nothing any more.
     pub fn forget_tokens(&mut self) {
         self.tokens.clear();
+        self.forgotten += 1;
+    }
+
+    /// Has every token's player asked for again, though while the store cannot be asked the number is still taken.
+    fn doubt_tokens(&mut self) {
         self.forgotten += 1;
     }
 
@@ -105,6 +125,31 @@ pub struct App {
     draining: AtomicBool,
     /// The epoch that the wallets in memory are of, and cursors with them. It follows the store's when they are read anew.
     epoch: AtomicU64,
+}
+
+/// The epoch of cursors for wallets from before the last reset: none, so that the next poll that knows better is a reset.
+const EPOCH_BEFORE: u64 = 0;
+
+/// A wallet as a poll sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The wallet.
+    pub wallet: Wallet,
+    /// The epoch that its cursor is of.
+    pub epoch: u64,
+    /// Whether it may be out of date.
+    pub unsure: bool,
+}
+
+impl Seen {
+    /// A wallet as it is.
+    pub fn sure(wallet: Wallet, epoch: u64) -> Self {
+        Self {
+            wallet,
+            epoch,
+            unsure: false,
+        }
+    }
 }
 
 /// A token's player.
@@ -247,7 +292,7 @@ impl App {
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
                 FeedEvent::Reset { epoch } => {
                     // Numbers of players and hunts may be others now, too.
-                    hot.forget_tokens();
+                    hot.doubt_tokens();
                     self.metrics.store_failed_over();
                     self.epoch.store(epoch, Ordering::Release);
                     let mut held = hot.mirror.reset();
@@ -330,25 +375,26 @@ impl App {
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let token = bearer(headers)?;
         let now = self.store.now();
-        let (claims, forgotten) = {
+        let (claims, numbered, forgotten) = {
             let mut hot = self.hot();
-            let claims = match hot.tokens.get(token.as_bytes(), now) {
+            let forgotten = hot.forgotten;
+            let (claims, numbered) = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
-                    if let Some(player) = entry.slot {
+                    if let Some(player) = entry.slot.and_then(|slot| slot.sure(forgotten)) {
                         return Ok(Caller {
                             name: entry.claims.player.clone(),
                             player,
                         });
                     }
-                    entry.claims.clone()
+                    (entry.claims.clone(), entry.slot)
                 }
                 None => {
                     let claims = self.keys().verify(token, now).map_err(token_problem)?;
                     hot.tokens.insert(token.as_bytes(), claims.clone(), None);
-                    claims
+                    (claims, None)
                 }
             };
-            (claims, hot.forgotten)
+            (claims, numbered, forgotten)
         };
         let opening = Opening {
             name: claims.player.clone(),
@@ -360,7 +406,14 @@ impl App {
                 self.store.open_players(vec![opening]),
             )
             .await
-            .map_err(looked_up)?;
+            .map_err(looked_up);
+        let unsure = opened.is_err();
+        let opened = match (opened, numbered) {
+            (Ok(opened), _) => opened,
+            // The number from before the store was reset is better than no answer.
+            (Err(StoreError::Unavailable(_)), Some(numbered)) => vec![Ok(numbered.player)],
+            (Err(error), _) => return Err(error.into()),
+        };
         let Some(Ok(player)) = opened.into_iter().next() else {
             return Err(Problem::unauthorized(
                 "erased",
@@ -370,9 +423,13 @@ impl App {
         let mut hot = self.hot();
         // An erasure since then may be of this player, whose number the token must not open again.
         if hot.forgotten == forgotten
+            && !unsure
             && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
         {
-            entry.slot = Some(player);
+            entry.slot = Some(Numbered {
+                player,
+                as_of: forgotten,
+            });
         }
         drop(hot);
         Ok(Caller {
@@ -407,17 +464,29 @@ impl App {
     }
 
     /// The wallet from memory, or from the store into memory.
-    ///
-    /// # Errors
-    /// The store's, when it is needed.
-    pub async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Wallet, StoreError> {
+    async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Seen, StoreError> {
+        let epoch = self.epoch();
         if let Some(wallet) = self.hot().mirror.get(key) {
-            return Ok(wallet);
+            return Ok(Seen::sure(wallet, epoch));
         }
-        self.read_wallet(live, key).await
+        match self.read_wallet(live, key).await {
+            Ok(wallet) => Ok(Seen {
+                // Every wallet may have become out of date while this one was read.
+                unsure: self.epoch() != epoch,
+                ..Seen::sure(wallet, epoch)
+            }),
+            Err(error) => match self.hot().mirror.from_before(key) {
+                Some(wallet) => Ok(Seen {
+                    wallet,
+                    epoch: EPOCH_BEFORE,
+                    unsure: true,
+                }),
+                None => Err(error),
+            },
+        }
     }
 
-    /// The wallet as now, and whether it is from memory although that may be behind the store: while the feed is silent,
+    /// The wallet as now. It may be from memory although that may be behind the store: while the feed is silent,
     /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
     ///
     /// # Errors
@@ -426,18 +495,25 @@ impl App {
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
-    ) -> Result<(Wallet, bool), StoreError> {
-        if !self.is_behind() {
-            return Ok((self.wallet(live, key).await?, false));
-        }
-        let Some(known) = self.hot().mirror.get(key) else {
-            return Ok((self.read_wallet(live, key).await?, false));
+    ) -> Result<Seen, StoreError> {
+        let epoch = self.epoch();
+        let known = self.hot().mirror.get(key);
+        let Some(known) = known.filter(|_| self.is_behind()) else {
+            return self.wallet(live, key).await;
         };
         let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
         match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
-            Ok(Ok(read)) if read.seq >= known.seq => Ok((read, false)),
-            Ok(Ok(_)) => Ok((known, false)),
-            Ok(Err(_)) | Err(_) => Ok((known, true)),
+            Ok(Ok(read)) => {
+                let later = if read.seq >= known.seq { read } else { known };
+                Ok(Seen {
+                    unsure: self.epoch() != epoch,
+                    ..Seen::sure(later, epoch)
+                })
+            }
+            Ok(Err(_)) | Err(_) => Ok(Seen {
+                unsure: true,
+                ..Seen::sure(known, epoch)
+            }),
         }
     }
 

@@ -4,7 +4,7 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, WAITS, strip_bearer};
+use super::app::{App, Caller, Hot, Seen, WAITS, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
@@ -12,7 +12,6 @@ use super::problem::Problem;
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
-use crate::game::wallet::Wallet;
 use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
 use crate::store::StoreError;
@@ -61,6 +60,7 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
         tokens,
         mirror,
         hunts,
+        forgotten,
         ..
     } = &mut *hot;
     let Some(live) = hunts.get(hunt) else {
@@ -72,7 +72,7 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let Some(entry) = tokens.get(token.as_bytes(), time) else {
         return false;
     };
-    let Some(player) = entry.slot else {
+    let Some(player) = entry.slot.and_then(|slot| slot.sure(*forgotten)) else {
         return false;
     };
     let Some(wallet) = mirror.get(Key {
@@ -205,42 +205,31 @@ pub async fn poll(
         hunt: live.hunt.number,
         player: caller.player,
     };
-    let (mut wallet, mut unsure) = wallet_now(&app, &live, key).await?;
+    let mut seen = app.wallet_now(&live, key).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
-    let seen = ask.named().unwrap_or(Cursor {
-        epoch: app.epoch(),
-        seq: wallet.seq,
+    let known = ask.named().unwrap_or(Cursor {
+        epoch: seen.epoch,
+        seq: seen.wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, key, &ask, &mut wallet, unsure).await?;
+        let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
         let current = Cursor {
-            epoch: app.epoch(),
-            seq: wallet.seq,
+            epoch: seen.epoch,
+            seq: seen.wallet.seq,
         };
-        let news = current != seen || answer.collected;
+        let news = current != known || answer.collected;
         let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else {
             return Ok(answer.response);
         };
-        if !held(&app, key, wallet.seq, until).await {
+        if !held(&app, key, seen.wallet.seq, until).await {
             // Once more, for an answer of now.
             deadline = None;
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        (wallet, unsure) = wallet_now(&app, &live, key).await?;
+        seen = app.wallet_now(&live, key).await?;
     }
-}
-
-/// The wallet, and whether it may be out of date: also when every wallet became so while this one was read.
-async fn wallet_now(
-    app: &Arc<App>,
-    live: &LiveHunt,
-    key: Key,
-) -> Result<(Wallet, bool), StoreError> {
-    let epoch = app.epoch();
-    let (wallet, unsure) = app.wallet_now(live, key).await?;
-    Ok((wallet, unsure || app.epoch() != epoch))
 }
 
 /// Holds the poll until the wallet changes. Says whether it did.
@@ -294,26 +283,28 @@ async fn answer(
     caller: &Caller,
     key: Key,
     ask: &Ask,
-    wallet: &mut Wallet,
-    unsure: bool,
+    seen: &mut Seen,
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
-    let before = *wallet;
     // Of before the credit: a cursor that is of an older epoch than its wallet makes the next poll a reset, no more.
-    let epoch = app.epoch();
+    let Seen { epoch, unsure, .. } = *seen;
+    let wallet = &mut seen.wallet;
+    let before = *wallet;
     let mut credited = None;
     if ask.collect && wallet.pending_finds > 0 {
-        // While lost coins may still come back, what the store says now is not what it will say: the answer is from memory.
-        let wait = if app.is_recovering() {
-            Duration::ZERO
+        if app.is_recovering() {
+            // While lost coins may still come back, what the store says now is not what it will say: the answer is from
+            // memory, and the credit goes on.
+            let (app, live) = (app.clone(), live.clone());
+            tokio::spawn(async move { drop(app.credit(&live, key).await) });
         } else {
-            Duration::from_millis(settings.poll.credit_wait_ms)
-        };
-        // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
-        // goes on, or the next poll tries again.
-        if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
-            *wallet = done.wallet;
-            credited = Some(done);
+            let wait = Duration::from_millis(settings.poll.credit_wait_ms);
+            // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
+            // goes on, or the next poll tries again.
+            if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
+                *wallet = done.wallet;
+                credited = Some(done);
+            }
         }
     }
     // Others may have credited between the wallet that was looked at and this credit: up to here the wallet has entries
@@ -422,7 +413,7 @@ fn without_missed(
     cursor: &mut Cursor,
     shown: &mut Shown<'_>,
 ) -> Result<(), StoreError> {
-    if !app.is_stale() && !app.is_behind() {
+    if !app.is_stale() && !app.is_behind() && !shown.stale {
         return Err(error);
     }
     shown.stale = true;

@@ -162,7 +162,9 @@ fn play(
         } else {
             if player.open.is_empty() {
                 player.count += 1;
-                player.open.push_back(format!("{}-{}", player.name, player.count));
+                player
+                    .open
+                    .push_back(format!("{}-{}", player.name, player.count));
             }
             let id = player.open[0].clone();
             let body = json!({"treasure": "r", "id": id}).to_string();

@@ -41,7 +41,9 @@ impl Group {
             members.push(Member { server, relay });
         }
         let primary = members[0].relay.port;
-        let sentinels = (0..3).map(|_| Sentinel::start(MASTER, primary, 2)).collect();
+        let sentinels = (0..3)
+            .map(|_| Sentinel::start(MASTER, primary, 2))
+            .collect();
         let group = Self { members, sentinels };
         group.ready();
         group
@@ -72,13 +74,18 @@ impl Group {
                     && field("num-other-sentinels") == Some(2)
                     && answer.iter().any(|flags| flags == "master")
             });
-            known && self.primary().is_some_and(|primary| self.followers(primary) == 2)
+            known
+                && self
+                    .primary()
+                    .is_some_and(|primary| self.followers(primary) == 2)
         });
     }
 
     /// The replicas that follow a member, as it says.
     fn followers(&self, member: usize) -> usize {
-        let info = self.members[member].server.try_run::<String>(&["INFO", "replication"]);
+        let info = self.members[member]
+            .server
+            .try_run::<String>(&["INFO", "replication"]);
         info.map_or(0, |info| info.matches("state=online").count())
     }
 
