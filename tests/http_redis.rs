@@ -152,6 +152,46 @@ fn closing_and_erasing_hold_everywhere_when_they_are_answered() {
 }
 
 #[test]
+fn a_player_erased_elsewhere_who_came_again_is_found_under_the_new_number() {
+    let redis = Server::start();
+    let sites = two(&redis);
+    let bulk = |id: &str| {
+        let finds = json!([{"player": "ann", "treasure": "r", "id": id}]);
+        let ask = Ask::post("/hunts/h/finds", finds.to_string());
+        sites[0].manage(ask).is(200)
+    };
+    let opened = || {
+        let text: String = redis.run(&["INFO", "commandstats"]);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        let calls = line.unwrap().split(['=', ',']).nth(1).unwrap();
+        calls.parse::<u64>().unwrap()
+    };
+    assert_eq!(bulk("1")["recorded"], 1);
+    let before = opened();
+    for n in 2..52 {
+        assert_eq!(bulk(&n.to_string())["recorded"], 1);
+    }
+    let scripts = opened() - before;
+    assert!(
+        scripts < 75,
+        "50 finds took {scripts} scripts: each asked who ann is"
+    );
+    sites[1].manage(Ask::new("DELETE", "/players/ann")).is(200);
+    assert_eq!(bulk("again")["refused"], 1);
+    // A token is as old as its second; one from before the erasure opens nothing.
+    wait("ann to come again", || {
+        let mut ann = sites[1].player("ann");
+        let ask = ann.poll_ask();
+        ann.send(ask).status == 200
+    });
+    assert_eq!(bulk("again")["recorded"], 1);
+    assert_eq!(sites[1].player("ann").poll()["credited"], 3);
+    sites[1].verifies();
+}
+
+#[test]
 fn a_changed_document_shows_on_every_instance_within_a_second() {
     let redis = Server::start();
     let sites = two(&redis);

@@ -91,6 +91,12 @@ impl Mirror {
         self.slots.aged(key)
     }
 
+    /// The wallet, if it is in memory, looked for where it was last: see [`Slots::get_at`].
+    #[inline]
+    pub fn get_at(&mut self, key: Key, place: &mut u32) -> Option<Wallet> {
+        self.slots.get_at(key, place)
+    }
+
     /// Wallets in memory.
     #[must_use]
     pub fn len(&self) -> usize {

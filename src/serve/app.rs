@@ -1,6 +1,7 @@
 //! What all requests share.
 
 use super::catalogue::LiveHunt;
+use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
 use super::problem::Problem;
 use crate::auth::{Keys, TokenCache, TokenError};
@@ -11,7 +12,7 @@ use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::wallet::Wallet;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror, Turn};
-use crate::store::{Credited, FeedEvent, Health, Opening, Store, StoreError};
+use crate::store::{Credited, FeedEvent, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -48,47 +49,51 @@ pub(super) struct Waits {
     pub(super) held: Cell<Duration>,
 }
 
-/// A token's player, as of how often tokens had been doubted.
+/// The player of a verified token.
 #[derive(Debug, Clone, Copy)]
-pub struct Numbered {
-    player: PlayerId,
-    as_of: u64,
-}
-
-impl Numbered {
-    /// The player, unless the number must be asked for again.
-    #[inline]
-    pub fn sure(self, forgotten: u64) -> Option<PlayerId> {
-        (self.as_of == forgotten).then_some(self.player)
-    }
+pub struct Seen {
+    /// The number.
+    pub player: PlayerId,
+    /// Where in the mirror the wallet of the player's last poll was.
+    pub place: u32,
+    /// How often tokens had been doubted when the store gave the number.
+    pub as_of: u64,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
 /// nobody ever waits for it.
 pub struct Hot {
-    /// Verified tokens; the slot is the player's number once the store has given it.
-    pub tokens: TokenCache<Option<Numbered>>,
+    /// Verified tokens; the slot is the player once the store has given the number.
+    pub tokens: TokenCache<Option<Seen>>,
     /// Wallets in memory.
     pub mirror: Mirror,
+    /// Players of whom back ends record finds.
+    pub known_players: KnownPlayers,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
-    /// How often all tokens were forgotten or doubted. What was asked about a token before must not be noted after.
-    pub(super) forgotten: u64,
+    /// How often all tokens were forgotten or doubted. What was asked about a player before must not be noted after.
+    forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
     poll_jitter: f64,
 }
 
 impl Hot {
-    /// Forgets every verified token, because one of them may open nothing any more.
+    /// Forgets every verified token, because one of them may open nothing any more, and what else leads to a player.
     pub fn forget_tokens(&mut self) {
         self.tokens.clear();
+        self.known_players.clear();
         self.forgotten += 1;
     }
 
     /// Has every token's player asked for again, though while the store cannot be asked the number is still taken.
     fn doubt_tokens(&mut self) {
         self.forgotten += 1;
+    }
+
+    /// How often tokens were forgotten or doubted so far.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
     }
 
     /// When a client should poll next: jittered, and longer when the loop is behind.
@@ -132,7 +137,7 @@ const EPOCH_BEFORE: u64 = 0;
 
 /// A wallet as a poll sees it.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct Sighting {
     /// The wallet.
     pub wallet: Wallet,
     /// The epoch that its cursor is of.
@@ -141,7 +146,7 @@ pub struct Seen {
     pub unsure: bool,
 }
 
-impl Seen {
+impl Sighting {
     /// A wallet as it is.
     pub fn sure(wallet: Wallet, epoch: u64) -> Self {
         Self {
@@ -173,6 +178,7 @@ impl App {
         let hot = Hot {
             tokens: TokenCache::new(settings.auth.token_cache_max),
             mirror: Mirror::new(settings.limits.wallets_max, settings.poll.held_max),
+            known_players: KnownPlayers::new(KNOWN_PLAYERS_MAX),
             hunts: HashMap::new(),
             forgotten: 0,
             random: SmallRng::seed_from_u64(rand::random()),
@@ -250,12 +256,12 @@ impl App {
     /// Whether answers may be out of date: only while the store is out of reach, or has just failed over and may get back
     /// what it lost.
     pub fn is_stale(&self) -> bool {
-        matches!(self.store.health(), Health::Down(_)) || self.is_recovering()
+        self.store.is_down() || self.is_recovering()
     }
 
     /// Whether the store has failed over and the wallets in memory are still those from before.
     pub fn is_recovering(&self) -> bool {
-        self.epoch() != self.store.epoch() || self.store.health() == Health::Recovering
+        self.epoch() != self.store.epoch() || self.store.is_recovering()
     }
 
     /// The epoch that the wallets in memory are of.
@@ -380,10 +386,10 @@ impl App {
             let forgotten = hot.forgotten;
             let (claims, numbered) = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
-                    if let Some(player) = entry.slot.and_then(|slot| slot.sure(forgotten)) {
+                    if let Some(seen) = entry.slot.filter(|seen| seen.as_of == forgotten) {
                         return Ok(Caller {
                             name: entry.claims.player.clone(),
-                            player,
+                            player: seen.player,
                         });
                     }
                     (entry.claims.clone(), entry.slot)
@@ -426,8 +432,9 @@ impl App {
             && !unsure
             && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
         {
-            entry.slot = Some(Numbered {
+            entry.slot = Some(Seen {
                 player,
+                place: 0,
                 as_of: forgotten,
             });
         }
@@ -464,19 +471,19 @@ impl App {
     }
 
     /// The wallet from memory, or from the store into memory.
-    async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Seen, StoreError> {
+    async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         if let Some(wallet) = self.hot().mirror.get(key) {
-            return Ok(Seen::sure(wallet, epoch));
+            return Ok(Sighting::sure(wallet, epoch));
         }
         match self.read_wallet(live, key).await {
-            Ok(wallet) => Ok(Seen {
+            Ok(wallet) => Ok(Sighting {
                 // Every wallet may have become out of date while this one was read.
                 unsure: self.epoch() != epoch,
-                ..Seen::sure(wallet, epoch)
+                ..Sighting::sure(wallet, epoch)
             }),
             Err(error) => match self.hot().mirror.from_before(key) {
-                Some(wallet) => Ok(Seen {
+                Some(wallet) => Ok(Sighting {
                     wallet,
                     epoch: EPOCH_BEFORE,
                     unsure: true,
@@ -495,7 +502,7 @@ impl App {
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
-    ) -> Result<Seen, StoreError> {
+    ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         let known = self.hot().mirror.get(key);
         let Some(known) = known.filter(|_| self.is_behind()) else {
@@ -505,14 +512,14 @@ impl App {
         match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
             Ok(Ok(read)) => {
                 let later = if read.seq >= known.seq { read } else { known };
-                Ok(Seen {
+                Ok(Sighting {
                     unsure: self.epoch() != epoch,
-                    ..Seen::sure(later, epoch)
+                    ..Sighting::sure(later, epoch)
                 })
             }
-            Ok(Err(_)) | Err(_) => Ok(Seen {
+            Ok(Err(_)) | Err(_) => Ok(Sighting {
                 unsure: true,
-                ..Seen::sure(known, epoch)
+                ..Sighting::sure(known, epoch)
             }),
         }
     }

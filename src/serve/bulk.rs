@@ -13,7 +13,7 @@ use crate::game::ids::{FindId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{Decision, NewFind, What};
 use crate::metrics::StoreCommand;
 use crate::mirror::Key;
-use crate::store::{Opening, RecordOutcome};
+use crate::store::{Opening, RecordOutcome, RecordRefusal};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -158,7 +158,12 @@ pub async fn record(
     let live = app.playable_hunt(&hunt)?;
     let bytes = json::read(request.into_body(), settings.limits.bulk_bytes_max).await?;
     let finds_max = settings.limits.bulk_finds_max;
-    let judged = off_loop(move || parse(bytes, finds_max)).await??;
+    let is_small = bytes.len() <= settings.limits.inline_json_bytes_max;
+    let judged = if is_small {
+        parse(bytes, finds_max)?
+    } else {
+        off_loop(move || parse(bytes, finds_max)).await??
+    };
     let mut outcomes = Vec::with_capacity(judged.len());
     let mut judged = judged.into_iter();
     loop {
@@ -183,7 +188,11 @@ pub async fn record(
         outcomes,
     };
     // Ten thousand outcomes are a megabyte of JSON.
-    let body = off_loop(move || Json(answer).into_response()).await?;
+    let body = if is_small {
+        Json(answer).into_response()
+    } else {
+        off_loop(move || Json(answer).into_response()).await?
+    };
     Ok(no_store(body))
 }
 
@@ -193,38 +202,53 @@ async fn record_step(
     step: Vec<Judged>,
     outcomes: &mut Vec<BulkOutcome>,
 ) -> Result<(), Problem> {
-    let openings: Vec<Opening> = step
-        .iter()
-        .filter_map(|judged| judged.as_ref().ok())
-        .map(|(name, _)| Opening {
-            name: name.clone(),
-            issued_at: None,
-        })
-        .collect();
-    let mut opened = app
-        .ask(StoreCommand::OpenPlayers, app.store.open_players(openings))
-        .await?
-        .into_iter();
-    let mut finds: Vec<(PlayerId, NewFind)> = Vec::with_capacity(step.len());
-    // For each of the step: its problem, or that its outcome is the store's next.
-    let mut problems = Vec::with_capacity(step.len());
-    for judged in step {
-        let problem = match judged {
-            Err(problem) => Some(problem),
-            Ok((_, new)) => match opened.next() {
-                Some(Ok(player)) => {
-                    finds.push((player, new));
-                    None
-                }
-                Some(Err(erased)) => Some(erased.into()),
-                None => Some(Problem::new(
+    let mut finds = Vec::with_capacity(step.len());
+    let first = outcomes.len();
+    for (index, judged) in step.into_iter().enumerate() {
+        let outcome = match judged {
+            Err(problem) => refused(&problem),
+            Ok((name, new)) => {
+                finds.push((index, name, new));
+                refused(&Problem::new(
                     500,
                     "internal_error",
-                    "the store opened too few players",
-                )),
-            },
+                    "the store gave no outcome",
+                ))
+            }
         };
-        problems.push(problem);
+        outcomes.push(outcome);
+    }
+    let mut at = outcomes.split_off(first);
+    // A player who was known from before may have been erased, and come again under another number: asked for once more.
+    let mut erased = record_named(app, live, finds, &mut at, true).await?;
+    if !erased.is_empty() {
+        erased = record_named(app, live, erased, &mut at, false).await?;
+    }
+    debug_assert!(erased.is_empty(), "the store was asked for all of them");
+    outcomes.append(&mut at);
+    Ok(())
+}
+
+/// Records finds of players by name, each with its place among the outcomes. Gives back those of erased players whose
+/// numbers were remembered, which are taken from memory only if `remembering`.
+async fn record_named(
+    app: &App,
+    live: &super::catalogue::LiveHunt,
+    named: Vec<(usize, PlayerName, NewFind)>,
+    outcomes: &mut [BulkOutcome],
+    remembering: bool,
+) -> Result<Vec<(usize, PlayerName, NewFind)>, Problem> {
+    let players = players_of(app, &named, remembering).await?;
+    let mut finds: Vec<(PlayerId, NewFind)> = Vec::with_capacity(named.len());
+    let mut asked = Vec::with_capacity(named.len());
+    for ((index, name, new), player) in named.into_iter().zip(players) {
+        match player {
+            Ok((player, remembered)) => {
+                asked.push((index, remembered.then(|| (name, new.clone()))));
+                finds.push((player, new));
+            }
+            Err(problem) => outcomes[index] = refused(&problem),
+        }
     }
     let record = app.store.record(&live.hunt.spec.id, finds);
     let recorded = app.ask(StoreCommand::Record, record).await?;
@@ -238,23 +262,71 @@ async fn record_step(
             wallet,
         );
     }
-    drop(hot);
-    let mut decided = recorded.outcomes.into_iter();
-    for problem in problems {
-        let outcome = match problem {
-            Some(problem) => refused(&problem),
-            None => match decided.next() {
-                Some(outcome) => outcome_of(outcome),
-                None => refused(&Problem::new(
-                    500,
-                    "internal_error",
-                    "the store gave no outcome",
-                )),
-            },
-        };
-        outcomes.push(outcome);
+    let mut erased = Vec::new();
+    for ((index, remembered), outcome) in asked.into_iter().zip(recorded.outcomes) {
+        if let (Err(RecordRefusal::Erased(_)), Some((name, new))) = (&outcome, remembered) {
+            hot.known_players.forget(&name);
+            erased.push((index, name, new));
+        } else {
+            outcomes[index] = outcome_of(outcome);
+        }
     }
-    Ok(())
+    Ok(erased)
+}
+
+/// The number of each find's player, and whether it was remembered; those that are not are asked of the store.
+async fn players_of(
+    app: &App,
+    named: &[(usize, PlayerName, NewFind)],
+    remembering: bool,
+) -> Result<Vec<Result<(PlayerId, bool), Problem>>, Problem> {
+    let epoch = app.store.epoch();
+    let (known, forgotten): (Vec<Option<PlayerId>>, u64) = {
+        let mut hot = app.hot();
+        let known = named
+            .iter()
+            .map(|(_, name, _)| hot.known_players.get(name, epoch).filter(|_| remembering));
+        (known.collect(), hot.forgotten())
+    };
+    let openings: Vec<Opening> = named
+        .iter()
+        .zip(&known)
+        .filter(|(_, known)| known.is_none())
+        .map(|((_, name, _), _)| Opening {
+            name: name.clone(),
+            issued_at: None,
+        })
+        .collect();
+    let mut opened = if openings.is_empty() {
+        Vec::new().into_iter()
+    } else {
+        app.ask(StoreCommand::OpenPlayers, app.store.open_players(openings))
+            .await?
+            .into_iter()
+    };
+    let mut hot = app.hot();
+    let is_current = hot.forgotten() == forgotten;
+    let player_of = |((_, name, _), known): (&(usize, PlayerName, NewFind), Option<PlayerId>)| {
+        if let Some(player) = known {
+            return Ok((player, true));
+        }
+        match opened.next() {
+            Some(Ok(player)) => {
+                // An erasure since then may be of this player.
+                if is_current {
+                    hot.known_players.insert(name.clone(), player, epoch);
+                }
+                Ok((player, false))
+            }
+            Some(Err(erased)) => Err(erased.into()),
+            None => Err(Problem::new(
+                500,
+                "internal_error",
+                "the store opened too few players",
+            )),
+        }
+    };
+    Ok(named.iter().zip(known).map(player_of).collect())
 }
 
 fn refused(problem: &Problem) -> BulkOutcome {

@@ -5,6 +5,7 @@
 //! - [`app`]: what all requests share.
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
 //!   `poll_body` the poll's answer.
+//! - [`known_players`]: the numbers of players whom back ends name.
 //! - [`beside`]: threads for what would hold the event loop.
 //! - [`ops`]: the operations listener; [`socket`]: the Unix socket through which `verify` and `export` ask a running
 //!   server.
@@ -21,6 +22,7 @@ pub mod demo;
 pub mod health;
 pub mod hunts;
 pub mod json;
+pub mod known_players;
 pub mod load;
 pub mod openapi;
 pub mod ops;

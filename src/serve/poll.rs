@@ -4,7 +4,7 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, Seen, WAITS, strip_bearer};
+use super::app::{App, Caller, Hot, Sighting, WAITS, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
@@ -56,11 +56,11 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let time = app.store.now();
     let mut hot = app.hot();
     let epoch = app.epoch();
+    let forgotten = hot.forgotten();
     let Hot {
         tokens,
         mirror,
         hunts,
-        forgotten,
         ..
     } = &mut *hot;
     let Some(live) = hunts.get(hunt) else {
@@ -72,13 +72,14 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let Some(entry) = tokens.get(token.as_bytes(), time) else {
         return false;
     };
-    let Some(player) = entry.slot.and_then(|slot| slot.sure(*forgotten)) else {
+    let Some(seen) = entry.slot.as_mut().filter(|seen| seen.as_of == forgotten) else {
         return false;
     };
-    let Some(wallet) = mirror.get(Key {
+    let key = Key {
         hunt: live.hunt.number,
-        player,
-    }) else {
+        player: seen.player,
+    };
+    let Some(wallet) = mirror.get_at(key, &mut seen.place) else {
         return false;
     };
     let missed = |cursor: Cursor| {
@@ -283,11 +284,11 @@ async fn answer(
     caller: &Caller,
     key: Key,
     ask: &Ask,
-    seen: &mut Seen,
+    seen: &mut Sighting,
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
     // Of before the credit: a cursor that is of an older epoch than its wallet makes the next poll a reset, no more.
-    let Seen { epoch, unsure, .. } = *seen;
+    let Sighting { epoch, unsure, .. } = *seen;
     let wallet = &mut seen.wallet;
     let before = *wallet;
     let mut credited = None;

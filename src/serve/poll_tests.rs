@@ -92,7 +92,7 @@ impl World {
             wait: None,
             collect: true,
         };
-        let mut seen = Seen::sure(wallet, self.app.epoch());
+        let mut seen = Sighting::sure(wallet, self.app.epoch());
         let answer = answer(
             &self.app,
             &self.live,

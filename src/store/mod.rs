@@ -244,6 +244,16 @@ pub trait Store: Send + Sync + 'static {
     /// The state now, from memory.
     fn health(&self) -> Health;
 
+    /// Whether the state is [`Health::Down`], which every poll asks.
+    fn is_down(&self) -> bool {
+        matches!(self.health(), Health::Down(_))
+    }
+
+    /// Whether the store has just failed over and may get back what it lost: balances may be too low.
+    fn is_recovering(&self) -> bool {
+        false
+    }
+
     /// The numbers of players, who come to be when they are first opened. One result a player, in order.
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>>;
 

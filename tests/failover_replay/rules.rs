@@ -443,7 +443,9 @@ async fn with_the_clock_stepped(step_ms: i64) {
     let epoch = store.epoch();
     world.server.start_again();
     // Only the server's clock: what this process reckons is corrected by what it sees there.
-    world.time.set_wall(world.now().saturating_add_signed(step_ms));
+    world
+        .time
+        .set_wall(world.now().saturating_add_signed(step_ms));
     world.tell_time(world.now());
     recovered(&store, epoch).await;
     assert_eq!(wallet(&store, ADA).await.balance, 10);
@@ -457,11 +459,7 @@ async fn with_the_clock_stepped(step_ms: i64) {
         })
         .await;
         assert_eq!(
-            store
-                .reinstate(&hunt(), 0, u64::MAX)
-                .await
-                .unwrap()
-                .finds,
+            store.reinstate(&hunt(), 0, u64::MAX).await.unwrap().finds,
             1
         );
     } else {

@@ -6,7 +6,7 @@ mod books;
 mod group;
 mod relay;
 
-pub use books::{Books, Load};
+pub use books::Load;
 pub use group::Group;
 #[allow(unused_imports)] // As above.
 pub use relay::{Relay, Way, Who};

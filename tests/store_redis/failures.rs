@@ -235,6 +235,45 @@ async fn a_history_that_was_cut_voids_what_was_derived_from_it() {
 }
 
 #[tokio::test]
+async fn a_history_that_was_cut_is_told_once() {
+    let mut server = Server::start();
+    let store = connect(&server).await;
+    with_coins(&store).await;
+    let mut feed = store.feed().unwrap();
+    let () = server.run(&["SAVE"]);
+    let everywhere = |id: &str| (0..32).map(|n| (PlayerId(n), with_id(id))).collect();
+    store.record(&hunt(), everywhere("lost")).await.unwrap();
+    told(&mut feed, "a find", |event| {
+        matches!(event, FeedEvent::Wallet { .. })
+    })
+    .await;
+    server.start_again();
+    up(&store).await;
+    let (mut resets, mut heard, mut nth) = (0, std::collections::HashSet::new(), 0);
+    // Until every partition's stream is known to go on; what they told before the server went is read first.
+    while resets == 0 || heard.len() < 32 {
+        nth += 1;
+        let _ = store.record(&hunt(), everywhere(&nth.to_string())).await;
+        let wait = tokio::time::timeout(Duration::from_millis(100), feed.recv());
+        for event in wait.await.ok().flatten().unwrap_or_default() {
+            match event {
+                FeedEvent::Reset { .. } => {
+                    resets += 1;
+                    heard.clear();
+                }
+                FeedEvent::Wallet { player, .. } => {
+                    heard.insert(player);
+                }
+                _ => {}
+            }
+        }
+        assert!(nth < 500, "the feed does not go on");
+    }
+    assert_eq!(resets, 1);
+    verify(&store).await;
+}
+
+#[tokio::test]
 async fn a_full_memory_refuses_writes_and_reads_go_on() {
     let server = Server::start();
     let store = connect(&server).await;

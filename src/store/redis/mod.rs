@@ -417,6 +417,14 @@ impl Store for RedisStore {
         Self::feed_silent_ms(self)
     }
 
+    fn is_recovering(&self) -> bool {
+        self.core.shared.replay.is_recovering()
+    }
+
+    fn is_down(&self) -> bool {
+        self.core.shared.is_disowned() || !self.core.commands.is_up()
+    }
+
     fn health(&self) -> Health {
         self.core.shared.health(&self.core.commands.state())
     }

@@ -51,6 +51,9 @@ pub struct Options {
     pub response_timeout: Duration,
     /// How long a read of the feed blocks.
     pub feed_block: Duration,
+    /// The pause after a read of the feed that brought something, in which more gathers for the next: how far the mirror may
+    /// be behind what other instances write. Each read costs the server a round of all partitions, and both a wake-up.
+    pub feed_gather: Duration,
     /// How often whoever holds the lease looks for finds that have run out.
     pub sweep_interval: Duration,
     /// How often whoever holds the lease looks for clients' ids past their time.
@@ -81,6 +84,7 @@ impl Default for Options {
             connect_wait: Duration::from_secs(5),
             response_timeout: Duration::from_millis(500),
             feed_block: Duration::from_millis(100),
+            feed_gather: Duration::from_millis(20),
             sweep_interval: Duration::from_secs(4),
             forget_interval: Duration::from_secs(60),
             measure_interval: Duration::from_secs(15),

@@ -13,6 +13,8 @@ use trove_streams::keys::{base62, parse_base62};
 
 /// How often another random number is drawn when one is taken; once is all but certain to be enough.
 const DRAWS_MAX: u32 = 8;
+/// Random numbers taken from the system at a time.
+const NUMBERS_A_DRAW: usize = 32;
 /// How often an erasure begins again because the name got another number meanwhile.
 const ERASURES_MAX: u32 = 8;
 
@@ -91,14 +93,18 @@ impl Core {
         Ok(job)
     }
 
-    /// A random number in the partition of the name.
+    /// A random number in the partition of the name. Of 16 partitions one number in 16 is, so many are taken from the system
+    /// at a time.
     fn draw(&self, name: &str) -> Result<u64, StoreError> {
         let partitions = self.shared.keys.partitions();
         let wanted = partitions.of_name(name.as_bytes());
         loop {
-            let number = getrandom::u64()
+            let mut bytes = [0; 8 * NUMBERS_A_DRAW];
+            getrandom::fill(&mut bytes)
                 .map_err(|_| StoreError::Unavailable("the system has no randomness".into()))?;
-            if partitions.of_player(number) == wanted {
+            let (numbers, _) = bytes.as_chunks::<8>();
+            let mut numbers = numbers.iter().map(|bytes| u64::from_le_bytes(*bytes));
+            if let Some(number) = numbers.find(|number| partitions.of_player(*number) == wanted) {
                 return Ok(number);
             }
         }

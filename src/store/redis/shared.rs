@@ -94,6 +94,8 @@ pub(super) struct Shared {
     memory_full: AtomicBool,
     /// Why the store on the server is not used, though the server answers.
     disowned: Mutex<Option<String>>,
+    /// Whether there is such a reason.
+    is_disowned: AtomicBool,
     /// When the feed's tail last heard from the server, by `started`; 0 before it began.
     pub(super) tail_heard_ms: AtomicU64,
     /// What this instance executed lately.
@@ -151,6 +153,7 @@ impl Shared {
             feed_bytes: AtomicU64::new(0),
             memory_full: AtomicBool::new(false),
             disowned: Mutex::default(),
+            is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),
             replay,
         }
@@ -200,12 +203,18 @@ impl Shared {
                 ),
                 None => tracing::info!("the store is used again"),
             }
+            self.is_disowned.store(why.is_some(), Ordering::Relaxed);
             *disowned = why;
         }
     }
 
     pub(super) fn disowned(&self) -> Option<String> {
         lock(&self.disowned).clone()
+    }
+
+    /// Whether the store on the server is not used, at the cost of a look.
+    pub(super) fn is_disowned(&self) -> bool {
+        self.is_disowned.load(Ordering::Relaxed)
     }
 
     pub(super) fn position(&self, partition: Partition) -> EntryId {

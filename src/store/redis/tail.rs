@@ -67,6 +67,7 @@ impl Follower {
     }
 
     pub(super) async fn run(mut self) {
+        let gather = self.core.shared.options.feed_gather;
         while !self.sender.is_closed() {
             let Ok(events) = self.tail.next().await else {
                 tokio::time::sleep(PAUSE).await;
@@ -87,9 +88,13 @@ impl Follower {
             if !recovering {
                 self.mend(&mut out).await;
             }
-            if !out.is_empty() && self.sender.send(out).await.is_err() {
+            if out.is_empty() {
+                continue;
+            }
+            if self.sender.send(out).await.is_err() {
                 return;
             }
+            tokio::time::sleep(gather).await;
         }
     }
 
@@ -165,6 +170,16 @@ impl Follower {
         if self.broken.is_empty() {
             return;
         }
+        // The feed's link may be back before that of the commands is: until it is, answers are stale anyway.
+        let commands = &self.core.commands;
+        let patience = commands.config().response_timeout;
+        if commands.wait_up(patience).await.is_err() {
+            return;
+        }
+        // The link may have brought a new epoch: until its recovery is over, what was told last is the best there is.
+        if self.core.shared.replay.is_recovering() {
+            return;
+        }
         let mut mended = Vec::new();
         for feed in &self.broken {
             match self.position(self.partitions[*feed]).await {
@@ -174,6 +189,10 @@ impl Follower {
             }
         }
         self.told.clear();
+        // One is enough, and it is this one: what is read from the store from now on is as of these positions or later. The
+        // epoch is the history's that the positions are of, for it is raised before a new history is read.
+        self.epoch = self.core.shared.epoch();
+        out.retain(|event| !matches!(event, FeedEvent::Reset { .. }));
         out.push(FeedEvent::Reset { epoch: self.epoch });
         for (feed, position) in mended {
             self.tail.resume(feed, position);

@@ -231,6 +231,11 @@ impl Connection {
         self.shared.state.borrow().clone()
     }
 
+    /// Whether there is a link, at the cost of a look.
+    pub fn is_up(&self) -> bool {
+        self.shared.state.borrow().up().is_some()
+    }
+
     /// Its state, to be watched. A state that is followed at once by another may be skipped.
     pub fn states(&self) -> watch::Receiver<State> {
         self.shared.state.subscribe()
