@@ -254,7 +254,7 @@ fn another_kind_of_store_is_refused_without_repeating_its_password() {
     let message = error(with_variable("TROVE_STORE__URL", "mysql://:secret@host"));
     assert_eq!(
         message,
-        "TROVE_STORE__URL: store.url is a mysql address; this version knows embedded:DIR, redis:// and redis+sentinel://"
+        "TROVE_STORE__URL: store.url is a mysql address; this version knows embedded:DIR, redis://, redis+sentinel:// and redis+cluster://"
     );
     let message = error(with_variable("TROVE_STORE__URL", "redis://:secret@"));
     assert!(!message.contains("secret"), "{message}");

@@ -114,7 +114,7 @@ pub(super) fn find_answer(find: &Find, duplicate: bool) -> FindAnswer {
         (status = 413, description = "body_too_large", body = ProblemDocument),
         (status = 422, description = "malformed_body, id_required, key_contradicts_id, coins_out_of_range", body = ProblemDocument),
         (status = 429, description = "too_many_pending", body = ProblemDocument),
-        (status = 503, description = "store_full, feed_full, store_busy, store_timeout, store_unavailable, outcome_unknown", body = ProblemDocument),
+        (status = 503, description = "store_full, feed_full, store_busy, store_timeout, store_unavailable, outcome_unknown, not_durable", body = ProblemDocument),
     ),
     security(("token" = [])))]
 pub async fn find(
@@ -198,7 +198,10 @@ async fn record_within(
             Ok(Ok(recorded)) => return Ok(recorded),
             Ok(Err(error)) => error,
         };
-        let passes = matches!(error, StoreError::Unavailable(_) | StoreError::Unknown(_));
+        let passes = matches!(
+            error,
+            StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_)
+        );
         let next = tokio::time::Instant::now() + STORE_RETRY;
         if !passes || next >= deadline || app.is_draining() {
             return Err(error.into());

@@ -2,7 +2,7 @@
 
 use super::run::ServeError;
 use super::socket;
-use crate::config::{Settings, StorePlace};
+use crate::config::{Durability, Settings, StorePlace};
 use crate::game::rules;
 use crate::store::Store;
 use crate::store::clock::SystemTimeSource;
@@ -67,6 +67,14 @@ pub fn redis_options(settings: &Settings) -> redis::Options {
         recovery: Duration::from_millis(store.recovery_ms),
         replay_bytes_max: store.replay_bytes_max,
         replay_age_max: Duration::from_millis(store.replay_age_ms),
+        durability: match store.durability {
+            Durability::Async => redis::Durability::Async,
+            Durability::Replicated => redis::Durability::Replicated {
+                replicas_min: store.replicas_min,
+            },
+            Durability::Fsync => redis::Durability::Fsync,
+        },
+        durability_wait: Duration::from_millis(store.durability_wait_ms),
         ..redis::Options::default()
     }
 }

@@ -60,6 +60,7 @@
 //! A replication id also changes without any loss, when a master that has no backlog gets its first replica or has had none for
 //! an hour; the crate reports it like any other change, as the two cannot be told apart for certain.
 
+mod cluster;
 mod config;
 mod connection;
 mod continuity;
@@ -67,8 +68,10 @@ mod endpoint;
 mod entry_id;
 mod error;
 pub mod feed;
+pub mod fence;
 pub mod keys;
 mod partition;
+mod router;
 mod script;
 pub mod slot;
 mod tail;
@@ -79,6 +82,7 @@ pub use endpoint::TlsDial;
 /// The Redis client whose commands and values this crate takes and gives.
 pub use redis;
 
+pub use cluster::{ClusterTail, NODES_MAX};
 pub use config::Config;
 pub use connection::{
     Batch, Builder, Connection, DownReason, Fresh, History, ParseVersionError, Prepare, Replies,
@@ -94,5 +98,6 @@ pub use error::{Error, ErrorCode, Outcome, ServerError};
 pub use partition::{
     PARTITIONS_DEFAULT, PARTITIONS_MAX, Partition, PartitionCountError, Partitions,
 };
+pub use router::{Commands, Router};
 pub use script::{Call, Clock, Script, ScriptError};
 pub use tail::{Event, Tail};

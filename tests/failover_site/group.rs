@@ -3,7 +3,8 @@
 
 use super::relay::Relay;
 use crate::http_site::wait;
-use crate::redis_server::{Sentinel, Server};
+use crate::redis_server::Server;
+use crate::redis_server::sentinel::Sentinel;
 use trove_streams::redis;
 
 pub const MASTER: &str = "hunt";
@@ -64,7 +65,7 @@ impl Group {
         wait("the group to be whole", || {
             let known = self.sentinels.iter().all(|sentinel| {
                 let answer: Vec<String> = sentinel
-                    .try_run(&["SENTINEL", "MASTER", MASTER])
+                    .asked(&["SENTINEL", "MASTER", MASTER])
                     .unwrap_or_default();
                 let field = |name: &str| {
                     let at = answer.iter().position(|field| field == name)?;
@@ -85,7 +86,7 @@ impl Group {
     fn followers(&self, member: usize) -> usize {
         let info = self.members[member]
             .server
-            .try_run::<String>(&["INFO", "replication"]);
+            .asked::<String>(&["INFO", "replication"]);
         info.map_or(0, |info| info.matches("state=online").count())
     }
 
@@ -94,7 +95,7 @@ impl Group {
         let mut votes = [0; 3];
         for sentinel in &self.sentinels {
             let address: Option<Vec<String>> =
-                sentinel.try_run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+                sentinel.asked(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
             let port = address.and_then(|address| address.get(1)?.parse::<u16>().ok());
             let of = |member: &Member| Some(member.relay.port) == port;
             if let Some(at) = self.members.iter().position(of) {
@@ -102,7 +103,7 @@ impl Group {
             }
         }
         let at = votes.iter().position(|votes| *votes >= 2)?;
-        let role: redis::Value = self.members[at].server.try_run(&["ROLE"])?;
+        let role: redis::Value = self.members[at].server.asked(&["ROLE"])?;
         let redis::Value::Array(role) = role else {
             return None;
         };

@@ -63,7 +63,7 @@ impl Core {
         }
         let mut outcomes: Vec<Option<RecordOutcome>> = finds.iter().map(|_| None).collect();
         let mut wallets: HashMap<PlayerId, Wallet> = HashMap::new();
-        let finds = &*self.settled_finds(finds).await;
+        let finds = &*self.settled_finds(finds).await?;
         let epoch = self.shared.epoch();
         let began = Instant::now();
         loop {
@@ -108,19 +108,19 @@ impl Core {
     async fn settled_finds<'a>(
         &self,
         finds: &'a [(PlayerId, NewFind)],
-    ) -> Cow<'a, [(PlayerId, NewFind)]> {
+    ) -> Result<Cow<'a, [(PlayerId, NewFind)]>, StoreError> {
         let replay = &self.shared.replay;
         let Some((first, _)) = finds.first() else {
-            return Cow::Borrowed(finds);
+            return Ok(Cow::Borrowed(finds));
         };
-        replay.settled_player(*first).await;
+        replay.settled_player(*first).await?;
         if !replay.any_moved() {
-            return Cow::Borrowed(finds);
+            return Ok(Cow::Borrowed(finds));
         }
         let settled = finds.iter().cloned();
-        settled
+        Ok(settled
             .map(|(player, find)| (replay.moved(player), find))
-            .collect()
+            .collect())
     }
 
     /// Reads a hunt again whose generation was not the partition's; waits while it is being changed.

@@ -227,7 +227,7 @@ impl Core {
         &self,
         spec: HuntSpec,
     ) -> Result<Result<(Arc<Hunt>, Put), HuntError>, StoreError> {
-        self.shared.replay.hunts_known().await;
+        self.shared.replay.hunts_known().await?;
         let id = spec.id.clone();
         let judge = move |hunt: Option<&Hunt>, number: u32, frozen: &Frozen| match hunt {
             None => Judged::Write(Box::new(Hunt::new(number, spec.clone())), Ok(Put::Created)),
@@ -250,7 +250,7 @@ impl Core {
         id: &HuntId,
         step: LifeStep,
     ) -> Result<Result<Arc<Hunt>, HuntError>, StoreError> {
-        self.shared.replay.hunts_known().await;
+        self.shared.replay.hunts_known().await?;
         let judge = move |hunt: Option<&Hunt>, _, frozen: &Frozen| {
             let Some(hunt) = hunt else {
                 return Judged::Keep(Ok(()));
@@ -382,6 +382,7 @@ impl Core {
                     .arg(number)
                     .arg(generation)
                     .arg(document);
+                let sent = self.sending(keys.iter().take(1).map(String::as_str));
                 let committed = integer(&self.hunts_call(&call).await?)? == 1;
                 if !committed {
                     if let Some(cached) = &known {
@@ -391,7 +392,12 @@ impl Core {
                     return Ok(None);
                 }
                 let cached = self.shared.hunts.put(*hunt);
-                self.thaw(number, token, generation, true).await?;
+                let thawed = self.thaw(number, token, generation, true).await;
+                // After the thaw, so that what is not safe in time leaves nothing frozen.
+                for covered in self.covered(&[&keys[0]], &sent).await {
+                    covered?;
+                }
+                thawed?;
                 let item = Item::Hunt(Box::new((*cached.hunt).clone()));
                 self.shared.replay.keep(vec![item], epoch).await?;
                 Ok(Some((answer, cached.hunt.clone())))

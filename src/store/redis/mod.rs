@@ -1,4 +1,4 @@
-//! The store on Redis or Valkey, for any number of instances.
+//! The store on Redis or Valkey, one server or a cluster, for any number of instances.
 //!
 //! Everything about one player lies in one **partition**, whose keys share a hash tag; every change is one script that
 //! decides by the rules of [`crate::game`], writes the wallet, its history and the partition's sums, and tells the feed.
@@ -6,7 +6,8 @@
 //! wallet's entry before. `streams/src/keys.rs` explains every key, `lua/` every script.
 //!
 //! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
-//! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
+//! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches. [`durable`]: what must have their work
+//!   before it is answered.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
 //! - [`replay`]: what a failover took is brought back.
@@ -17,6 +18,7 @@
 
 mod audit;
 mod cache;
+mod durable;
 mod entry;
 mod finds;
 mod gate;
@@ -32,7 +34,7 @@ mod state;
 mod tail;
 mod wallets;
 
-pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
+pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
 pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 
 use super::{
@@ -45,6 +47,7 @@ use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::rules::NewFind;
 use crate::game::wallet::Wallet;
+use durable::Fences;
 use gate::{Gate, Line as Link, identity_fields};
 use replay::journal::{Journal, Line};
 use scripts::Scripts;
@@ -58,7 +61,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use trove_streams::keys::Keys;
-use trove_streams::{Config, Connection, DownReason, Partitions, State};
+use trove_streams::{Config, DownReason, Partitions, Prepare, Router, State, StoreUrl, TcpDial};
 
 /// Batches of events on their way to the mirror; reading the feed pauses when there are more.
 pub const FEED_BATCHES_MAX: usize = 256;
@@ -67,8 +70,8 @@ pub const LONG_READS_MAX: usize = 4;
 /// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
 /// primary must not be flooded with them.
 pub const RELOADS_AT_ONCE_MAX: usize = 64;
-/// Links that one instance holds: one for commands, one for blocking reads.
-pub const CONNECTIONS: u32 = 2;
+/// Links that one instance holds to a server: for commands, for reads of the feed, and for fences, if there are any.
+pub const CONNECTIONS: u32 = 3;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
 /// Clients that are left for operators and replicas when the sum of connections is compared with the server's limit.
@@ -77,7 +80,7 @@ const CLIENTS_SPARE: u64 = 32;
 /// The store on Redis.
 pub struct RedisStore {
     core: Core,
-    reads: Connection,
+    reads: Router,
     url: String,
     feed_taken: Mutex<bool>,
     long_reads: Arc<Semaphore>,
@@ -134,8 +137,15 @@ impl RedisStore {
         lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
         wait_up(&core.commands, wait).await?;
         warn_of_clients(&core.commands, instances);
+        if let Some(fences) = &core.fences {
+            wait_up(fences.router(), wait).await?;
+        }
         let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
         core.all_hunts().await.map_err(failed)?;
+        if core.commands.is_cluster() {
+            let whole = core.shared.whole_cluster(&core.commands).await;
+            whole.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
+        }
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
         Ok(store)
@@ -170,22 +180,24 @@ impl RedisStore {
             client_name: Some("trove-feed".into()),
             ..Config::blocking(options.feed_block)
         };
+        let fences = Fences::start(
+            &store_url,
+            options.durability,
+            options.durability_wait,
+            options.response_timeout,
+            &keys.identity(),
+        )?;
         let shared = Arc::new(Shared::new(options, keys, scripts, journal));
-        let commands = Connection::to(&store_url, config)?
-            .prepare(Arc::new(Gate {
-                shared: shared.clone(),
-                commands: true,
-            }))
-            .start();
-        let reads = Connection::to(&store_url, reads_config)?
-            .prepare(Arc::new(Gate {
-                shared: shared.clone(),
-                commands: false,
-            }))
-            .start();
+        let gate = |commands| {
+            let shared = shared.clone();
+            Arc::new(Gate { shared, commands })
+        };
+        let commands = route(&shared, &store_url, config, Some(gate(true)))?;
+        let reads = route(&shared, &store_url, reads_config, Some(gate(false)))?;
         let core = Core {
             shared,
             commands,
+            fences: fences.map(Arc::new),
             clock_gate: Arc::default(),
         };
         Ok(Self {
@@ -280,12 +292,13 @@ impl RedisStore {
     }
 
     /// A connection of its own, which is not kept from a store that is not the known one.
-    async fn beside(&self) -> Result<(Connection, State), ConnectError> {
+    async fn beside(&self) -> Result<(Router, State), ConnectError> {
         let config = Config {
             client_name: Some("trove-operator".into()),
             ..Config::commands()
         };
-        let connection = Connection::to(&options::parse(&self.url)?, config)?.start();
+        let url = options::parse(&self.url)?;
+        let connection = route(&self.core.shared, &url, config, None)?;
         wait_up(&connection, self.core.shared.options.connect_wait).await?;
         let state = connection.state();
         Ok((connection, state))
@@ -351,14 +364,26 @@ async fn open_journal(options: &Options) -> Result<Option<(Journal, Vec<Line>)>,
     opened.map(Some).map_err(|error| why(&error))
 }
 
-/// Waits for a link, and says why there is none.
-async fn wait_up(connection: &Connection, within: Duration) -> Result<(), ConnectError> {
+/// Starts connecting to the store's servers.
+fn route(
+    shared: &Shared,
+    url: &StoreUrl,
+    config: Config,
+    gate: Option<Arc<Gate>>,
+) -> Result<Router, ConnectError> {
+    let gate = gate.map(|gate| gate as Arc<dyn Prepare>);
+    let home = shared.keys.identity();
+    Ok(Router::start(url, Arc::new(TcpDial), config, gate, &home)?)
+}
+
+/// Waits for a link, to each primary of a cluster, and says why there is none.
+async fn wait_up(connection: &Router, within: Duration) -> Result<(), ConnectError> {
     let mut states = connection.states();
     let looked = async {
         loop {
             match &*states.borrow_and_update() {
                 State::Up(_) => return Ok(()),
-                State::Down { reason, .. } => match &**reason {
+                State::Down { reason, .. } => match reason.root() {
                     DownReason::TooOld { found, needed } => {
                         return Err(ConnectError::TooOld {
                             found: *found,
@@ -392,7 +417,7 @@ async fn wait_up(connection: &Connection, within: Duration) -> Result<(), Connec
 }
 
 /// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
-fn warn_of_clients(connection: &Connection, instances: u32) {
+fn warn_of_clients(connection: &Router, instances: u32) {
     let needed = u64::from(CONNECTIONS) * u64::from(instances) * 2;
     if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
         && needed + CLIENTS_SPARE > most

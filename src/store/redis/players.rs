@@ -112,7 +112,7 @@ impl Core {
 
     /// See [`crate::store::Store::erase`].
     pub(super) async fn erase(&self, name: &PlayerName) -> Result<Erasure, StoreError> {
-        self.shared.replay.hunts_known().await;
+        self.shared.replay.hunts_known().await?;
         let epoch = self.shared.epoch();
         let mut erasure = Erasure::default();
         for _ in 0..ERASURES_MAX {

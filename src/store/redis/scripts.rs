@@ -48,6 +48,7 @@ impl Scripts {
         let clock = match time {
             Time::Server => Clock::Server,
             Time::Manual { key, .. } => Clock::Key(key.clone()),
+            Time::ManualBeside { name, .. } => Clock::Beside(name.clone()),
         };
         let alone = |file: &str, source: &'static str| Script::new(file, source);
         let timed = |file: &str, source: String| Script::new(file, source)?.with_clock(&clock);

@@ -17,9 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
-use trove_streams::{
-    Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State,
-};
+use trove_streams::{EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State};
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
 /// stepped, or the call waited so long that whoever sent it has given it up. Nothing is done then.
@@ -122,11 +120,11 @@ impl Shared {
                 );
                 Some(Arc::new(ServerTime { own, offset }))
             }
-            Time::Manual { .. } => None,
+            Time::Manual { .. } | Time::ManualBeside { .. } => None,
         };
         let source: Arc<dyn TimeSource> = match (&server_time, &options.time) {
             (Some(server), _) => server.clone(),
-            (None, Time::Manual { time, .. }) => time.clone(),
+            (None, Time::Manual { time, .. } | Time::ManualBeside { time, .. }) => time.clone(),
             (None, Time::Server) => Arc::new(SystemTimeSource::default()),
         };
         let partitions = usize::from(options.partitions);
@@ -373,7 +371,9 @@ pub(super) fn random_hex<const N: usize>() -> Result<String, StoreError> {
 #[derive(Clone)]
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Connection,
+    pub(super) commands: Router,
+    /// What has to cover what is answered, if anything.
+    pub(super) fences: Option<Arc<super::durable::Fences>>,
     /// Held while the clock is met.
     pub(super) clock_gate: Arc<tokio::sync::Mutex<()>>,
 }

@@ -4,26 +4,98 @@
 //! shows it, after what stands before it in the others, and once. Where a stream does not go on from where this reader is,
 //! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
 
+use super::durable::Sent;
 use super::entry::{FeedEntry, Ledger, parse};
 use super::shared::Core;
 use super::state::PartitionState;
 use crate::store::{FeedEvent, StoreError};
+use futures_util::future::join_all;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use trove_streams::{Connection, EntryId, Event, Partition, Tail};
+use trove_streams::{ClusterTail, EntryId, Event, Partition, Router, Tail};
 
 /// Entries a stream and read.
 const ENTRIES_A_READ: usize = 500;
 /// The pause after a read that failed at once.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// The feeds of one server, or of a cluster's primaries.
+enum Feeds {
+    One(Tail),
+    Many(ClusterTail),
+}
+
+impl Feeds {
+    fn new(
+        reads: Router,
+        feeds: impl Iterator<Item = (String, EntryId)>,
+        block: Duration,
+    ) -> Result<Self, trove_streams::Error> {
+        let feeds: Vec<(String, EntryId)> = feeds.collect();
+        if reads.is_cluster() {
+            let tail = ClusterTail::new(reads, feeds, block, ENTRIES_A_READ);
+            return Ok(Self::Many(tail));
+        }
+        let Some(connection) = feeds.first().and_then(|(key, _)| reads.server_of(key)) else {
+            return Err(trove_streams::Error::NotConnected { reason: None });
+        };
+        let tail = Tail::new(connection, feeds, block, ENTRIES_A_READ)?;
+        Ok(Self::One(tail))
+    }
+
+    async fn next(&mut self) -> Result<Vec<Event>, trove_streams::Error> {
+        match self {
+            Self::One(tail) => tail.next().await,
+            Self::Many(tail) => Ok(tail.next().await),
+        }
+    }
+
+    fn position(&self, feed: usize) -> EntryId {
+        match self {
+            Self::One(tail) => tail.position(feed),
+            Self::Many(tail) => tail.position(feed),
+        }
+    }
+
+    fn resume(&mut self, feed: usize, position: EntryId) {
+        match self {
+            Self::One(tail) => tail.resume(feed, position),
+            Self::Many(tail) => tail.resume(feed, position),
+        }
+    }
+
+    /// The link over which a feed was last read.
+    fn read_over(&self, feed: usize) -> Option<Sent> {
+        let (link, history, endpoint) = match self {
+            Self::One(tail) => tail
+                .read_over()
+                .map(|(link, history)| (link, history, None))?,
+            Self::Many(tail) => {
+                let (endpoint, link, history) = tail.read_over(feed)?;
+                (*link, history, endpoint.clone())
+            }
+        };
+        Some(Sent::over(link, endpoint, history.clone()))
+    }
+
+    /// For how long the feed that has been silent for longest has been so, after a read.
+    fn silent_ms(&self) -> u64 {
+        match self {
+            Self::One(..) => 0,
+            Self::Many(tail) => tail.silent_for().map_or(u64::MAX, |silent| {
+                u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)
+            }),
+        }
+    }
+}
+
 /// Follows the feeds until nobody listens.
 pub(super) struct Follower {
     core: Core,
     partitions: Vec<Partition>,
-    tail: Tail,
+    tail: Feeds,
     sender: mpsc::Sender<Vec<FeedEvent>>,
     /// The epoch that was told last.
     epoch: u64,
@@ -37,7 +109,7 @@ impl Follower {
     /// Follows from the positions that this instance knows now.
     pub(super) fn new(
         core: Core,
-        reads: Connection,
+        reads: Router,
         sender: mpsc::Sender<Vec<FeedEvent>>,
     ) -> Result<Self, trove_streams::Error> {
         let shared = core.shared.clone();
@@ -48,13 +120,16 @@ impl Follower {
                 shared.position(*partition),
             )
         });
-        let tail = Tail::new(reads, feeds, shared.options.feed_block, ENTRIES_A_READ)?;
+        let tail = Feeds::new(reads, feeds, shared.options.feed_block)?;
         // Of a store that is recovering the wallets that are read meanwhile are read again afterwards.
         let epoch = if shared.replay.is_recovering() {
             0
         } else {
             shared.epoch()
         };
+        // It is silent from now on, until it is heard.
+        let now_ms = shared.elapsed_ms().max(1);
+        shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
         Ok(Self {
             core,
             partitions,
@@ -69,14 +144,18 @@ impl Follower {
     pub(super) async fn run(mut self) {
         let gather = self.core.shared.options.feed_gather;
         while !self.sender.is_closed() {
+            let before: Vec<EntryId> = self.positions();
             let Ok(events) = self.tail.next().await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
+            let Some(events) = self.safe(events, &before).await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
             let shared = &self.core.shared;
-            shared
-                .tail_heard_ms
-                .store(shared.elapsed_ms().max(1), Ordering::Relaxed);
+            let heard_ms = shared.elapsed_ms().saturating_sub(self.tail.silent_ms());
+            shared.tail_heard_ms.fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
             let recovering = shared.replay.is_recovering();
             if shared.epoch() != self.epoch && !recovering {
@@ -96,6 +175,69 @@ impl Follower {
             }
             tokio::time::sleep(gather).await;
         }
+    }
+
+    /// Where each feed is read from, if what is read has to be covered.
+    fn positions(&self) -> Vec<EntryId> {
+        match self.core.fences {
+            None => Vec::new(),
+            Some(_) => (0..self.partitions.len())
+                .map(|feed| self.tail.position(feed))
+                .collect(),
+        }
+    }
+
+    /// Only what is as durable as the store promises; the rest is read again, from where it was read. `None` if there is
+    /// nothing but such a rest, so that the feed counts as silent.
+    async fn safe(&mut self, events: Vec<Event>, before: &[EntryId]) -> Option<Vec<Event>> {
+        let Some(fences) = self.core.fences.clone() else {
+            return Some(events);
+        };
+        let mut feeds: Vec<usize> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Entry { feed, .. } => Some(*feed),
+                Event::Broken { .. } => None,
+            })
+            .collect();
+        feeds.sort_unstable();
+        feeds.dedup();
+        if feeds.is_empty() {
+            return Some(events);
+        }
+        // One fence for all feeds that were read over one link.
+        let mut links: Vec<(Sent, String, Vec<usize>)> = Vec::new();
+        let mut unsafe_feeds = Vec::new();
+        for feed in feeds {
+            let key = self
+                .core
+                .shared
+                .keys
+                .partition(self.partitions[feed])
+                .feed();
+            match self.tail.read_over(feed) {
+                None => unsafe_feeds.push(feed),
+                Some(sent) => match links.iter_mut().find(|(known, ..)| *known == sent) {
+                    Some((.., feeds)) => feeds.push(feed),
+                    None => links.push((sent, key, vec![feed])),
+                },
+            }
+        }
+        let covers = links.iter().map(|(sent, key, _)| fences.cover(key, sent));
+        for (covered, (.., feeds)) in join_all(covers).await.into_iter().zip(&links) {
+            if let Err(error) = covered {
+                tracing::debug!(%error, "what the feed tells is not safe yet");
+                unsafe_feeds.extend(feeds);
+            }
+        }
+        for feed in &unsafe_feeds {
+            self.tail.resume(*feed, before[*feed]);
+        }
+        let is_safe = |event: &Event| match event {
+            Event::Entry { feed, .. } | Event::Broken { feed, .. } => !unsafe_feeds.contains(feed),
+        };
+        let safe: Vec<Event> = events.into_iter().filter(is_safe).collect();
+        (unsafe_feeds.is_empty() || !safe.is_empty()).then_some(safe)
     }
 
     async fn take(&mut self, events: Vec<Event>, out: &mut Vec<FeedEvent>) {

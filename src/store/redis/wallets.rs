@@ -60,7 +60,7 @@ impl Core {
     ) -> Result<Credited, StoreError> {
         let hunt = self.hunt(id).await?;
         let replay = &self.shared.replay;
-        let player = replay.settled_player(player).await;
+        let player = replay.settled_player(player).await?;
         let epoch = self.shared.epoch();
         let what = if replay.is_recovering() {
             "keep"
@@ -113,7 +113,7 @@ impl Core {
         new: &Adjustment,
     ) -> Result<Adjusted, StoreError> {
         let began = Instant::now();
-        let player = self.shared.replay.settled_player(player).await;
+        let player = self.shared.replay.settled_player(player).await?;
         loop {
             let hunt = self.hunt(id).await?;
             let epoch = self.shared.epoch();

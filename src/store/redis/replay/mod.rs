@@ -30,6 +30,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// The longest that a write waits for names and hunts to be offered.
+const HELD_MAX: Duration = Duration::from_secs(5);
+
 /// Why something that was lost does not come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dropped {
@@ -104,6 +107,8 @@ pub(super) struct Replay {
     journal: Option<Journal>,
     phase: watch::Sender<Phase>,
     begun: Notify,
+    /// Writes wait for a recovery that has not begun.
+    held: AtomicBool,
     /// Where each partition's epoch began.
     cuts: Mutex<Vec<Cut>>,
     /// Numbers of players whose names have got others.
@@ -136,6 +141,7 @@ impl Replay {
             journal,
             phase: watch::channel(Phase::Over).0,
             begun: Notify::new(),
+            held: AtomicBool::new(false),
             cuts: Mutex::new(vec![Cut::default(); partitions]),
             moved: Mutex::default(),
             any_moved: AtomicBool::new(false),
@@ -154,11 +160,18 @@ impl Replay {
 
     /// A new epoch begins: writes wait from now on until [`Replay::begin`] has let the names be offered.
     pub(super) fn hold_writes(&self) {
+        self.held.store(true, Ordering::Release);
         self.phase.send_replace(Phase::Names);
+    }
+
+    /// Whether writes wait for [`Replay::begin`].
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
     }
 
     /// The new epoch's cuts are known; the recovery goes on from here.
     pub(super) fn begin(&self) {
+        self.held.store(false, Ordering::Release);
         self.phase.send_replace(Phase::Names);
         self.begun.notify_one();
     }
@@ -228,22 +241,34 @@ impl Replay {
     }
 
     /// The number under which a player is written to: waits while names are being offered after a failover.
-    pub(super) async fn settled_player(&self, player: PlayerId) -> PlayerId {
-        self.wait_past(Phase::Names).await;
-        self.moved(player)
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub(super) async fn settled_player(&self, player: PlayerId) -> Result<PlayerId, StoreError> {
+        self.wait_past(Phase::Names).await?;
+        Ok(self.moved(player))
     }
 
     /// Waits while hunts are being offered after a failover.
-    pub(super) async fn hunts_known(&self) {
-        self.wait_past(Phase::Hunts).await;
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub(super) async fn hunts_known(&self) -> Result<(), StoreError> {
+        self.wait_past(Phase::Hunts).await
     }
 
-    async fn wait_past(&self, phase: Phase) {
+    async fn wait_past(&self, phase: Phase) -> Result<(), StoreError> {
         if *self.phase.borrow() > phase {
-            return;
+            return Ok(());
         }
-        // The sender lives as long as this does.
-        let _ = self.phase.subscribe().wait_for(|is| *is > phase).await;
+        let mut phases = self.phase.subscribe();
+        let past = phases.wait_for(|is| *is > phase);
+        match tokio::time::timeout(HELD_MAX, past).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(StoreError::Unavailable(
+                "it has failed over, and what it lost is still being brought back".into(),
+            )),
+        }
     }
 
     /// Whether any player's name has got another number since it was lost.

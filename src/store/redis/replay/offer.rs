@@ -213,6 +213,8 @@ impl Core {
                 lock(&replay.ring).remove(number);
                 replay.lost(why, 1);
             }
+            // It is done, and says so once enough servers have it.
+            Err(StoreError::NotDurable(_)) => {}
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => return false,
             Err(error) => {
                 tracing::warn!(%error, kind = kind.as_str(), "an offer after a failover failed; it is repeated");
@@ -267,7 +269,7 @@ impl Core {
                         Offered::Kept
                     }
                 },
-                Answer::Generation => Offered::Later,
+                Answer::Generation | Answer::Failed(StoreError::NotDurable(_)) => Offered::Later,
                 Answer::Failed(error) => return Err(error),
             };
             if !self.take(epoch, (number, Kind::Player), Ok(offered)) {
@@ -381,6 +383,7 @@ impl Core {
                     .load_hunt(&hunt.hunt.spec.id)
                     .await
                     .map(|_| Offered::Later),
+                Answer::Failed(StoreError::NotDurable(_)) => Ok(Offered::Later),
                 Answer::Failed(error) => return Err(error),
             };
             if !self.take(epoch, (number, kind), offered) {
