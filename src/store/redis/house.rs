@@ -94,6 +94,8 @@ impl House {
                     if self.core.shared.replay.is_recovering() {
                         return Ok(());
                     }
+                    let shared = &self.core.shared;
+                    shared.replay.age(shared.epoch());
                     let (sweeps, forgets) = (sweep.is_due(), forget.is_due());
                     if (sweeps || forgets) && self.has_lease(options.sweep_interval).await? {
                         if sweeps {

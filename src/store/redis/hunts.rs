@@ -40,6 +40,14 @@ struct Frozen {
     pending_finds: u64,
 }
 
+/// Whether a change makes the hunt where there is none, and with which number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Create {
+    No,
+    Next,
+    With(u32),
+}
+
 /// What a change comes to.
 enum Judged<T> {
     /// Nothing changes.
@@ -240,7 +248,7 @@ impl Core {
                 }
             }
         };
-        let (put, hunt) = self.change(&id, true, judge).await?;
+        let (put, hunt) = self.change(&id, Create::Next, judge).await?;
         Ok(put.map(|put| (hunt, put)))
     }
 
@@ -267,7 +275,7 @@ impl Core {
                 Ok(()) => Judged::Write(Box::new(next), Ok(())),
             }
         };
-        let (stepped, hunt) = self.change(id, false, judge).await?;
+        let (stepped, hunt) = self.change(id, Create::No, judge).await?;
         Ok(stepped.map(|()| hunt))
     }
 
@@ -284,7 +292,17 @@ impl Core {
             back.number = number;
             Judged::Write(Box::new(back), true)
         };
-        let (back, _) = self.change(&lost.spec.id, true, judge).await?;
+        // Its own number, if it can be had: partitions of other servers may have kept what they hold under it.
+        let hunts = self.all_hunts().await?;
+        let is_taken = hunts
+            .iter()
+            .any(|other| other.hunt.number == lost.number && other.hunt.spec.id != lost.spec.id);
+        let create = if is_taken {
+            Create::Next
+        } else {
+            Create::With(lost.number)
+        };
+        let (back, _) = self.change(&lost.spec.id, create, judge).await?;
         Ok(back)
     }
 
@@ -294,7 +312,7 @@ impl Core {
             hunt = id.as_str(),
             "a change of the hunt broke off; it is ended"
         );
-        self.change(id, false, |_, _, _| Judged::Keep(()))
+        self.change(id, Create::No, |_, _, _| Judged::Keep(()))
             .await
             .map(drop)
     }
@@ -302,14 +320,18 @@ impl Core {
     async fn change<T>(
         &self,
         id: &HuntId,
-        create: bool,
+        create: Create,
         judge: impl Fn(Option<&Hunt>, u32, &Frozen) -> Judged<T>,
     ) -> Result<(T, Arc<Hunt>), StoreError> {
         let token = random_hex::<8>()?;
         let began = Instant::now();
         loop {
             let (generation, next) = self.lock_hunt(id, &token, began).await?;
-            if generation.is_none() && !create {
+            let next = match create {
+                Create::With(number) => number,
+                Create::No | Create::Next => next,
+            };
+            if generation.is_none() && create == Create::No {
                 self.unlock_hunt(id, &token).await;
                 return Err(StoreError::NoSuchHunt);
             }

@@ -227,6 +227,20 @@ impl Replay {
         }
     }
 
+    /// Puts out what is too old, also where nothing new comes. The name that an erasure holds goes from the disk with it.
+    pub(super) fn age(&self, epoch: u64) {
+        let mut ring = lock(&self.ring);
+        let before = ring.erasures();
+        let lost = ring.evict(epoch);
+        if let Some(journal) = &self.journal
+            && ring.erasures() < before
+        {
+            journal.rewrite(ring.all());
+        }
+        drop(ring);
+        self.lost(Dropped::Full, lost);
+    }
+
     /// Another store is used from now on, in which none of this ever was.
     pub(super) fn clear(&self) {
         lock(&self.ring).clear();

@@ -56,7 +56,7 @@ impl Core {
         let epoch = self.shared.epoch();
         let began = Instant::now();
         replay.judge(epoch, |player| self.shared.partition_of(player).index());
-        let open = lock(&replay.ring).open(|_| true).len();
+        let open = lock(&replay.ring).open_count();
         tracing::info!(
             epoch,
             open,
@@ -70,7 +70,7 @@ impl Core {
                 return true;
             }
             let over = began.elapsed() >= replay.recovery;
-            let open = lock(&replay.ring).open(|_| true).len();
+            let open = lock(&replay.ring).open_count();
             if reached && over && recovering {
                 recovering = false;
                 self.end_recovery(epoch, began).await;

@@ -39,9 +39,12 @@ pub(super) struct Ring {
     items: VecDeque<Option<Kept>>,
     /// The number of the first of `items`; numbers are never used again.
     first: u64,
+    count: usize,
     bytes: usize,
     bytes_max: usize,
     age_max: Duration,
+    /// Erasures among the items: they hold a name that is to go.
+    erasures: usize,
     /// Names that an item is about, with their numbers.
     names: HashMap<PlayerName, PlayerId>,
 }
@@ -51,9 +54,11 @@ impl Ring {
         Self {
             items: VecDeque::new(),
             first: 0,
+            count: 0,
             bytes: 0,
             bytes_max,
             age_max,
+            erasures: 0,
             names: HashMap::new(),
         }
     }
@@ -68,6 +73,8 @@ impl Ring {
         }
         let bytes = item.bytes();
         self.bytes += bytes;
+        self.count += 1;
+        self.erasures += usize::from(item.kind() == Kind::Erasure);
         self.items.push_back(Some(Kept {
             item,
             epoch,
@@ -78,7 +85,8 @@ impl Ring {
         self.evict(epoch)
     }
 
-    fn evict(&mut self, epoch: u64) -> u64 {
+    /// Puts out what is too old or too much. Gives how much of it was not settled.
+    pub(super) fn evict(&mut self, epoch: u64) -> u64 {
         let mut lost = 0;
         while let Some(front) = self.items.front() {
             let over = self.bytes > self.bytes_max || self.items.len() > RING_ENTRIES_MAX;
@@ -101,6 +109,8 @@ impl Ring {
 
     fn forget(&mut self, kept: &Kept) {
         self.bytes -= kept.bytes;
+        self.count -= 1;
+        self.erasures -= usize::from(kept.item.kind() == Kind::Erasure);
         if let Item::Player { name, player, .. } = &*kept.item
             && self.names.get(name) == Some(player)
         {
@@ -138,6 +148,12 @@ impl Ring {
             .filter(|(_, kept)| !kept.settled && kinds(kept.item.kind()))
             .map(|(number, kept)| (number, kept.item.clone()))
             .collect()
+    }
+
+    /// How many are to be offered.
+    pub(super) fn open_count(&self) -> usize {
+        let open = self.items.iter().flatten();
+        open.filter(|kept| !kept.settled).count()
     }
 
     /// The store has an item in this epoch.
@@ -190,11 +206,128 @@ impl Ring {
         self.first += self.items.len() as u64;
         self.items.clear();
         self.names.clear();
-        self.bytes = 0;
+        (self.count, self.bytes, self.erasures) = (0, 0, 0);
+    }
+
+    /// Erasures held.
+    pub(super) fn erasures(&self) -> usize {
+        self.erasures
     }
 
     /// Items and bytes held.
     pub(super) fn holds(&self) -> (usize, usize) {
-        (self.items.iter().flatten().count(), self.bytes)
+        (self.count, self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::game::entry::Find;
+    use crate::game::ids::{FindId, HuntId};
+
+    const ADA: PlayerId = PlayerId(1);
+
+    fn find(player: PlayerId, at: Millis) -> Arc<Item> {
+        let find = Find {
+            seq: 1,
+            id: FindId::new("f").unwrap(),
+            treasure: None,
+            coins: 1,
+            found_at: at,
+            expires_at: at + 1,
+            repeatable: true,
+        };
+        let hunt = HuntId::new("h").unwrap();
+        Arc::new(Item::Find {
+            hunt,
+            player,
+            find,
+            at,
+        })
+    }
+
+    fn named(name: &str, player: PlayerId) -> Arc<Item> {
+        Arc::new(Item::Player {
+            name: PlayerName::new(name).unwrap(),
+            player,
+            issued_at: None,
+        })
+    }
+
+    fn ring(age: Duration) -> Ring {
+        Ring::new(1 << 20, age)
+    }
+
+    fn open(ring: &Ring) -> Vec<u64> {
+        let open = ring.open(|_| true);
+        open.into_iter()
+            .filter_map(|(_, item)| item.in_ledger().map(|(_, at)| at))
+            .collect()
+    }
+
+    #[test]
+    fn what_lies_before_the_cut_survived_and_the_rest_is_offered() {
+        let mut ring = ring(Duration::MAX);
+        for at in 1..=5 {
+            ring.push(find(ADA, at), 7, true);
+        }
+        ring.push(find(ADA, 2), 6, true);
+        ring.judge(8, |_| Cut { ms: 3, of: 7 });
+        assert_eq!(open(&ring), [3, 4, 5, 2], "one is of an epoch before that");
+        // A second failover before they were offered: what was lost stays lost, wherever that cut is.
+        ring.judge(9, |_| Cut { ms: 100, of: 8 });
+        assert_eq!(open(&ring), [3, 4, 5, 2]);
+        let first = ring.open(|_| true)[0].0;
+        ring.settle(first, 9);
+        assert_eq!(open(&ring), [4, 5, 2]);
+        ring.judge(9, |_| Cut::default());
+        assert_eq!(open(&ring), [4, 5, 2], "the same epoch once more");
+    }
+
+    #[test]
+    fn age_puts_out_only_what_is_settled() {
+        let mut ring = ring(Duration::ZERO);
+        ring.push(find(ADA, 1), 7, true);
+        ring.judge(8, |_| Cut::default());
+        std::thread::sleep(Duration::from_millis(1));
+        ring.evict(8);
+        assert_eq!(open(&ring), [1]);
+        let number = ring.open(|_| true)[0].0;
+        ring.settle(number, 8);
+        std::thread::sleep(Duration::from_millis(1));
+        ring.evict(8);
+        assert_eq!(ring.holds(), (0, 0));
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes_and_says_what_it_cost() {
+        let one = find(ADA, 1).bytes();
+        let mut ring = Ring::new(3 * one, Duration::MAX);
+        for at in 1..=3 {
+            assert_eq!(ring.push(find(ADA, at), 7, true), 0);
+        }
+        ring.judge(8, |_| Cut::default());
+        assert_eq!(ring.push(find(ADA, 4), 8, true), 1);
+        assert_eq!(ring.holds(), (3, 3 * one));
+    }
+
+    #[test]
+    fn a_name_is_kept_once_and_goes_with_its_player() {
+        let mut ring = ring(Duration::MAX);
+        let name = PlayerName::new("ada").unwrap();
+        ring.push(named("ada", ADA), 7, true);
+        ring.push(named("ada", ADA), 7, true);
+        ring.push(find(ADA, 1), 7, true);
+        ring.push(find(PlayerId(2), 2), 7, true);
+        assert_eq!((ring.number_of(&name), ring.holds().0), (Some(ADA), 3));
+        let number = ring.all().len();
+        assert_eq!(number, 3);
+        ring.judge(8, |_| Cut::default());
+        assert_eq!(ring.purge(ADA), (true, 2));
+        assert_eq!((ring.number_of(&name), open(&ring)), (None, vec![2]));
+        assert_eq!(ring.purge(ADA), (false, 0));
+        ring.clear();
+        assert_eq!(ring.holds(), (0, 0));
     }
 }
