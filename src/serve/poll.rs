@@ -4,11 +4,12 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, Sighting, WAITS, strip_bearer};
+use super::app::{App, Caller, Hot, WAITS, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
+use super::wallets::Sighting;
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
@@ -337,7 +338,7 @@ async fn answer(
                     entries = missed;
                     shown.take(entries.iter());
                 }
-                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+                Err(error) => without_missed(error, named, &mut cursor, &mut shown)?,
             }
         }
         Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
@@ -347,7 +348,7 @@ async fn answer(
                     entries = missed;
                     shown.take(entries.iter());
                 }
-                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+                Err(error) => without_missed(error, named, &mut cursor, &mut shown)?,
             }
         }
         named => {
@@ -405,17 +406,18 @@ async fn answer(
     })
 }
 
-/// While the store is out of reach, what a client missed cannot be read: the balance is shown as it is known, with the
-/// client's own cursor, so that a later poll shows what was missed.
+/// When the store does not answer, what a client missed cannot be read: the balance is shown as it is known, with the
+/// client's own cursor, so that a later poll shows what was missed. The store may be back a moment later, or be said to be
+/// well a moment longer; that it did not answer this poll is enough.
 fn without_missed(
-    app: &App,
     error: StoreError,
     named: Cursor,
     cursor: &mut Cursor,
     shown: &mut Shown<'_>,
 ) -> Result<(), StoreError> {
-    if !app.is_stale() && !app.is_behind() && !shown.stale {
-        return Err(error);
+    match error {
+        StoreError::Unavailable(_) | StoreError::Unknown(_) => {}
+        error => return Err(error),
     }
     shown.stale = true;
     *cursor = named;

@@ -33,7 +33,7 @@ const DOCUMENT_BYTES_INLINE_MAX: usize = 32 * 1024;
 
 /// What the partitions know of a hunt while it is frozen.
 #[derive(Debug, Default)]
-struct Frozen {
+pub(super) struct Frozen {
     now: Millis,
     found: BTreeSet<u32>,
     pending_coins: u64,
@@ -42,14 +42,14 @@ struct Frozen {
 
 /// Whether a change makes the hunt where there is none, and with which number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Create {
+pub(super) enum Create {
     No,
     Next,
     With(u32),
 }
 
 /// What a change comes to.
-enum Judged<T> {
+pub(super) enum Judged<T> {
     /// Nothing changes.
     Keep(T),
     /// The hunt is this from now on.
@@ -279,33 +279,6 @@ impl Core {
         Ok(stepped.map(|()| hunt))
     }
 
-    /// Makes a hunt again what it was before a failover, unless it has been changed as often since. Its number may be
-    /// another one then. Says whether anything was lost.
-    pub(super) async fn bring_back_hunt(&self, lost: &Hunt) -> Result<bool, StoreError> {
-        let judge = |hunt: Option<&Hunt>, number: u32, _: &Frozen| {
-            let number = match hunt {
-                Some(hunt) if hunt.generation >= lost.generation => return Judged::Keep(false),
-                Some(hunt) => hunt.number,
-                None => number,
-            };
-            let mut back = lost.clone();
-            back.number = number;
-            Judged::Write(Box::new(back), true)
-        };
-        // Its own number, if it can be had: partitions of other servers may have kept what they hold under it.
-        let hunts = self.all_hunts().await?;
-        let is_taken = hunts
-            .iter()
-            .any(|other| other.hunt.number == lost.number && other.hunt.spec.id != lost.spec.id);
-        let create = if is_taken {
-            Create::Next
-        } else {
-            Create::With(lost.number)
-        };
-        let (back, _) = self.change(&lost.spec.id, create, judge).await?;
-        Ok(back)
-    }
-
     /// Thaws a hunt that somebody left frozen.
     pub(super) async fn repair_hunt(&self, id: &HuntId) -> Result<(), StoreError> {
         tracing::warn!(
@@ -317,7 +290,7 @@ impl Core {
             .map(drop)
     }
 
-    async fn change<T>(
+    pub(super) async fn change<T>(
         &self,
         id: &HuntId,
         create: Create,

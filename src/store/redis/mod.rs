@@ -131,7 +131,7 @@ impl RedisStore {
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
         let (wait, instances) = (options.connect_wait, options.instances_expected);
-        let journal = open_journal(&options).await?;
+        let journal = replay::journal::opened(&options).await?;
         let store = Self::assemble(url, options, journal)?;
         let core = &store.core;
         lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
@@ -347,21 +347,6 @@ impl RedisStore {
             }),
         }
     }
-}
-
-/// Opens the journal, where there is to be one.
-async fn open_journal(options: &Options) -> Result<Option<(Journal, Vec<Line>)>, ConnectError> {
-    let Some(dir) = options.journal_dir.clone() else {
-        return Ok(None);
-    };
-    let shown = dir.display().to_string();
-    let (bytes_max, age_max) = (options.replay_bytes_max, options.replay_age_max);
-    let opened = tokio::task::spawn_blocking(move || Journal::open(&dir, bytes_max, age_max));
-    let why = |error: &dyn std::fmt::Display| {
-        ConnectError::Options(format!("the replay journal in {shown}: {error}"))
-    };
-    let opened = opened.await.map_err(|error| why(&error))?;
-    opened.map(Some).map_err(|error| why(&error))
 }
 
 /// Starts connecting to the store's servers.

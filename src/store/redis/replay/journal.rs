@@ -5,6 +5,7 @@
 //! as old or as large as the ring may be, the older one goes. What a crash left of a last line is passed over.
 
 use super::item::Item;
+use crate::store::redis::options::{ConnectError, Options};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
@@ -119,6 +120,26 @@ impl Journal {
             tokio::spawn(async move { orders.send(order).await });
         }
     }
+}
+
+/// Opens the journal, where there is to be one.
+///
+/// # Errors
+/// As [`Journal::open`].
+pub(in crate::store::redis) async fn opened(
+    options: &Options,
+) -> Result<Option<(Journal, Vec<Line>)>, ConnectError> {
+    let Some(dir) = options.journal_dir.clone() else {
+        return Ok(None);
+    };
+    let shown = dir.display().to_string();
+    let (bytes_max, age_max) = (options.replay_bytes_max, options.replay_age_max);
+    let opened = tokio::task::spawn_blocking(move || Journal::open(&dir, bytes_max, age_max));
+    let why = |error: &dyn std::fmt::Display| {
+        ConnectError::Options(format!("the replay journal in {shown}: {error}"))
+    };
+    let opened = opened.await.map_err(|error| why(&error))?;
+    opened.map(Some).map_err(|error| why(&error))
 }
 
 fn encode(bytes: &mut Vec<u8>, line: &LineRef<'_>) -> io::Result<()> {

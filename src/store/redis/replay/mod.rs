@@ -3,7 +3,7 @@
 //! - [`item`]: a piece of what was executed, enough by itself to do it again.
 //! - [`ring`]: the pieces, bounded in bytes, entries and age.
 //! - [`journal`]: the pieces on disk, for an instance that is lost together with the primary (off unless set).
-//! - [`offer`]: the **recovery** that a new epoch begins with. Names come first, then hunts, erasures and the rest; each
+//! - [`recovery`]: what a new epoch begins with: everything is [offered](offer). Names come first, then hunts, erasures and the rest; each
 //!   until it has an answer. The order does not matter beyond that: the scripts leave what survived as it is.
 //!
 //! During the recovery this instance expires nothing, its feed tells no reset yet (the wallets in memory are the last that
@@ -13,10 +13,11 @@
 pub(super) mod item;
 pub(super) mod journal;
 mod offer;
+mod recovery;
 pub(super) mod ring;
 
 pub use item::Kind;
-pub(super) use offer::run;
+pub(super) use recovery::run;
 
 use super::shared::lock;
 use crate::game::ids::{PlayerId, PlayerName};

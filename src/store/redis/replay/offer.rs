@@ -1,33 +1,26 @@
-//! The recovery that a new epoch begins with: what this instance executed is offered until everything has an answer.
+//! Offers of what this instance executed, kind by kind, and what the store answers to them.
 
 use super::item::{Item, Kind};
-use super::{Dropped, Phase, Replay};
+use super::{Dropped, Replay};
 use crate::game::Millis;
-use crate::game::entry::Find;
+use crate::game::entry::{Adjustment, Find};
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::rules::{AdjustDecision, AdjustRefusal};
 use crate::game::wallet::WalletError;
 use crate::store::StoreError;
 use crate::store::redis::cache::CachedHunt;
+use crate::store::redis::hunts::{Create, Frozen, Judged};
 use crate::store::redis::jobs::{Answer, Job, Reader, integer, text};
 use crate::store::redis::shared::{Core, id_digest, lock};
 use crate::store::redis::wallets::{Outcome as Adjusting, adjusted};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use trove_streams::keys::{base62, parse_base62};
-use trove_streams::redis::cmd;
-
-/// Items offered in one write, so that the new primary has turns for others in between.
-const OFFERED_AT_ONCE: usize = 128;
-/// The pause before what had no answer, or could not be done yet, is offered again.
-const OFFER_AGAIN: Duration = Duration::from_millis(50);
-/// For how long after the recovery what had no answer is still offered.
-const LATE: Duration = Duration::from_secs(30);
+use trove_streams::redis::{Value, cmd};
 
 /// What became of an offer.
-enum Offered {
+pub(super) enum Offered {
     /// It was lost and is there again.
     Back,
     /// It is there.
@@ -38,192 +31,15 @@ enum Offered {
     Not(Dropped),
 }
 
-type Numbered = (u64, Arc<Item>);
-
-/// Runs a recovery whenever one begins, until it is aborted.
-pub(in crate::store::redis) async fn run(core: Core) {
-    loop {
-        core.shared.replay.begun.notified().await;
-        // Another epoch may begin meanwhile: then everything is judged anew.
-        while core.shared.replay.is_recovering() && core.recover().await {}
-    }
-}
+/// An item with its number in the ring.
+pub(super) type Numbered = (u64, Arc<Item>);
 
 impl Core {
-    /// One recovery. Says whether another epoch has begun meanwhile.
-    async fn recover(&self) -> bool {
-        let replay = &self.shared.replay;
-        let epoch = self.shared.epoch();
-        let began = Instant::now();
-        replay.judge(epoch, |player| self.shared.partition_of(player).index());
-        let open = lock(&replay.ring).open_count();
-        tracing::info!(
-            epoch,
-            open,
-            "a recovery begins: what the store may have lost is offered"
-        );
-        let before = replay.counts().replayed;
-        let mut recovering = true;
-        loop {
-            let reached = self.offer_all(epoch).await;
-            if self.shared.epoch() != epoch {
-                return true;
-            }
-            let over = began.elapsed() >= replay.recovery;
-            let open = lock(&replay.ring).open_count();
-            if reached && over && recovering {
-                recovering = false;
-                self.end_recovery(epoch, began).await;
-            }
-            if open == 0 && !recovering {
-                break;
-            }
-            if began.elapsed() >= replay.recovery + LATE && reached {
-                self.give_up();
-                break;
-            }
-            let pause = if open == 0 {
-                replay.recovery.saturating_sub(began.elapsed())
-            } else {
-                OFFER_AGAIN
-            };
-            tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
-        }
-        let after = replay.counts().replayed;
-        let returned: u64 = after.iter().sum::<u64>() - before.iter().sum::<u64>();
-        tracing::info!(epoch, returned, "the recovery is over");
-        false
-    }
-
-    /// From here on finds run out again, and wallets are read anew.
-    async fn end_recovery(&self, epoch: u64, began: Instant) {
-        let now = self.shared.clock.now();
-        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        // What ran out while nobody could be sure of anything did so by an outage.
-        if took > 0
-            && let Err(error) = self.record_outage(now.saturating_sub(took), now).await
-        {
-            tracing::warn!(%error, "the recovery could not be put on record as an outage");
-        }
-        if self.shared.epoch() == epoch {
-            self.shared.replay.phase.send_replace(Phase::Over);
-        }
-    }
-
-    /// What still cannot come back never will.
-    fn give_up(&self) {
-        let replay = &self.shared.replay;
-        let open = lock(&replay.ring).open(|_| true);
-        for (number, item) in open {
-            let why = match &*item {
-                Item::Adjustment { .. } => Dropped::Coins,
-                _ => Dropped::Missing,
-            };
-            lock(&replay.ring).remove(number);
-            replay.lost(why, 1);
-        }
-    }
-
-    /// Offers everything that has no answer yet. Says whether the store could be reached.
-    async fn offer_all(&self, epoch: u64) -> bool {
-        let replay = &self.shared.replay;
-        let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
-        for part in names.chunks(OFFERED_AT_ONCE) {
-            if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
-                return false;
-            }
-        }
-        self.reach(epoch, Phase::Hunts);
-        let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
-        for (number, item) in hunts {
-            if let Item::Hunt(hunt) = &*item {
-                let offered = self.offer_hunt(hunt).await;
-                if !self.take(epoch, (number, Kind::Hunt), offered) {
-                    return false;
-                }
-            }
-        }
-        self.reach(epoch, Phase::Rest);
-        let erasures = lock(&replay.ring).open(|kind| kind == Kind::Erasure);
-        for (number, item) in erasures {
-            if let Item::Erasure { name, player, at } = &*item {
-                let offered = self.offer_erasure(name, *player, *at).await;
-                if !self.take(epoch, (number, Kind::Erasure), offered) {
-                    return false;
-                }
-            }
-        }
-        let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
-        for part in rest.chunks(OFFERED_AT_ONCE) {
-            if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
-                return false;
-            }
-        }
-        let adjustments = rest
-            .iter()
-            .filter(|(_, item)| item.kind() == Kind::Adjustment);
-        for (number, item) in adjustments {
-            if let Item::Adjustment {
-                hunt,
-                player,
-                adjustment,
-                ..
-            } = &**item
-            {
-                let offered = self.offer_adjustment(hunt, *player, adjustment).await;
-                if !self.take(epoch, (*number, Kind::Adjustment), offered) {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    fn reach(&self, epoch: u64, phase: Phase) {
-        if self.shared.epoch() == epoch {
-            self.shared.replay.phase.send_if_modified(|is| {
-                let later = *is < phase;
-                if later {
-                    *is = phase;
-                }
-                later
-            });
-        }
-    }
-
-    /// Notes what became of an offer. Says whether to go on.
-    fn take(
+    pub(super) async fn offer_names(
         &self,
+        part: &[Numbered],
         epoch: u64,
-        (number, kind): (u64, Kind),
-        offered: Result<Offered, StoreError>,
-    ) -> bool {
-        let replay = &self.shared.replay;
-        if self.shared.epoch() != epoch {
-            return false;
-        }
-        match offered {
-            Ok(Offered::Back) => {
-                lock(&replay.ring).settle(number, epoch);
-                replay.returned(kind);
-            }
-            Ok(Offered::Kept) => lock(&replay.ring).settle(number, epoch),
-            Ok(Offered::Later) => {}
-            Ok(Offered::Not(why)) => {
-                lock(&replay.ring).remove(number);
-                replay.lost(why, 1);
-            }
-            // It is done, and says so once enough servers have it.
-            Err(StoreError::NotDurable(_)) => {}
-            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => return false,
-            Err(error) => {
-                tracing::warn!(%error, kind = kind.as_str(), "an offer after a failover failed; it is repeated");
-            }
-        }
-        true
-    }
-
-    async fn offer_names(&self, part: &[Numbered], epoch: u64) -> Result<(), StoreError> {
+    ) -> Result<(), StoreError> {
         let shared = &self.shared;
         let mut jobs = Vec::with_capacity(part.len());
         let mut of = Vec::with_capacity(part.len());
@@ -279,13 +95,40 @@ impl Core {
         Ok(())
     }
 
-    async fn offer_hunt(&self, hunt: &Hunt) -> Result<Offered, StoreError> {
+    pub(super) async fn offer_hunt(&self, hunt: &Hunt) -> Result<Offered, StoreError> {
         self.bring_back_hunt(hunt)
             .await
             .map(|back| if back { Offered::Back } else { Offered::Kept })
     }
 
-    async fn offer_erasure(
+    /// Makes a hunt again what it was before a failover, unless it has been changed as often since. Its number may be
+    /// another one then. Says whether anything was lost.
+    async fn bring_back_hunt(&self, lost: &Hunt) -> Result<bool, StoreError> {
+        let judge = |hunt: Option<&Hunt>, number: u32, _: &Frozen| {
+            let number = match hunt {
+                Some(hunt) if hunt.generation >= lost.generation => return Judged::Keep(false),
+                Some(hunt) => hunt.number,
+                None => number,
+            };
+            let mut back = lost.clone();
+            back.number = number;
+            Judged::Write(Box::new(back), true)
+        };
+        // Its own number, if it can be had: partitions of other servers may have kept what they hold under it.
+        let hunts = self.all_hunts().await?;
+        let is_taken = hunts
+            .iter()
+            .any(|other| other.hunt.number == lost.number && other.hunt.spec.id != lost.spec.id);
+        let create = if is_taken {
+            Create::Next
+        } else {
+            Create::With(lost.number)
+        };
+        let (back, _) = self.change(&lost.spec.id, create, judge).await?;
+        Ok(back)
+    }
+
+    pub(super) async fn offer_erasure(
         &self,
         name: &PlayerName,
         player: Option<PlayerId>,
@@ -317,7 +160,11 @@ impl Core {
     }
 
     /// Offers finds, credits and reinstatements.
-    async fn offer_finds(&self, part: &[Numbered], epoch: u64) -> Result<(), StoreError> {
+    pub(super) async fn offer_finds(
+        &self,
+        part: &[Numbered],
+        epoch: u64,
+    ) -> Result<(), StoreError> {
         let mut hunts: HashMap<HuntId, Option<Arc<CachedHunt>>> = HashMap::new();
         let mut jobs = Vec::with_capacity(part.len());
         let mut of = Vec::with_capacity(part.len());
@@ -450,7 +297,7 @@ impl Core {
         &self,
         hunt: &CachedHunt,
         player: PlayerId,
-        value: trove_streams::redis::Value,
+        value: Value,
     ) -> Result<Offered, StoreError> {
         let mut reader = Reader::new(value)?;
         let (_now, _wallet) = (reader.number()?, reader.wallet()?);
@@ -478,11 +325,11 @@ impl Core {
         }
     }
 
-    async fn offer_adjustment(
+    pub(super) async fn offer_adjustment(
         &self,
         id: &HuntId,
         player: PlayerId,
-        adjustment: &crate::game::entry::Adjustment,
+        adjustment: &Adjustment,
     ) -> Result<Offered, StoreError> {
         let player = self.shared.replay.moved(player);
         let hunt = match self.hunt(id).await {
@@ -527,15 +374,6 @@ impl Core {
 }
 
 impl Replay {
-    fn judge(&self, epoch: u64, partition_of: impl Fn(PlayerId) -> u16) {
-        let cuts = lock(&self.cuts).clone();
-        let cut_of = |player| {
-            let at = usize::from(partition_of(player));
-            cuts.get(at).copied().unwrap_or_default()
-        };
-        lock(&self.ring).judge(epoch, cut_of);
-    }
-
     /// A player's name has got another number since it was lost.
     fn rename(&self, from: PlayerId, to: PlayerId) {
         lock(&self.moved).insert(from, to);
