@@ -146,6 +146,8 @@ impl RedisStore {
             let whole = core.shared.whole_cluster(&core.commands).await;
             whole.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         }
+        // What an instance that starts amid a recovery would read may still change; so may what its journal brings back.
+        core.shared.replay.over(wait).await;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
         Ok(store)

@@ -272,6 +272,14 @@ impl Replay {
         self.wait_past(Phase::Hunts).await
     }
 
+    /// Waits for the end of the recovery, so much longer than it should be at most.
+    pub(super) async fn over(&self, patience: Duration) {
+        let mut phases = self.phase.subscribe();
+        let over = phases.wait_for(|is| *is == Phase::Over);
+        // Whoever goes on without it goes on as if a recovery had begun since.
+        let _ = tokio::time::timeout(self.recovery + patience, over).await;
+    }
+
     async fn wait_past(&self, phase: Phase) -> Result<(), StoreError> {
         if *self.phase.borrow() > phase {
             return Ok(());
