@@ -237,7 +237,7 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
         return Err(SettingsError::Relation {
             first: "store.durability",
             first_value: "replicated".into(),
-            relation: "for replicas, which there are none of with",
+            relation: "set, as there are no replicas, with",
             second: "store.url",
             second_value: store.url.clone(),
         });

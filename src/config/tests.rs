@@ -339,3 +339,28 @@ fn an_instance_has_a_name_of_its_own() {
     settings.server.instance_id = "blue-1".into();
     assert_eq!(settings.instance_id(), "blue-1");
 }
+
+#[test]
+fn a_promise_is_one_that_the_store_can_keep() {
+    for (text, expected) in [
+        (
+            "[store]\ndurability = \"safe\"",
+            "store.durability is \"safe\"; it must be one of async, replicated, fsync",
+        ),
+        (
+            "[store]\ndurability = \"replicated\"",
+            "store.durability (replicated) must not be set, as there are no replicas, with store.url (embedded:",
+        ),
+        (
+            "[store]\nurl = \"redis://h\"\ndurability_wait_ms = 6000",
+            "store.durability_wait_ms (6000) must not be above store.find_wait_ms (5000)",
+        ),
+        ("[store]\nreplicas_min = 0", "it must be 1 to 16"),
+    ] {
+        let message = error(with_file(text));
+        assert!(message.contains(expected), "{message}");
+    }
+    let text =
+        "[store]\nurl = \"redis+cluster://a,b:1\"\ndurability = \"replicated\"\nreplicas_min = 2";
+    assert_eq!(with_file(text).unwrap().store.replicas_min, 2);
+}

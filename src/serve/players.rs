@@ -185,11 +185,16 @@ async fn record_within(
     wait: Duration,
 ) -> Result<Recorded, Problem> {
     let deadline = tokio::time::Instant::now() + wait;
+    let mut unsafe_so_far = None;
     loop {
         let record = app.store.record(hunt, vec![find.clone()]);
         let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
         let error = match asked {
             Err(_) => {
+                // It did answer, earlier: that too few have the find.
+                if let Some(error) = unsafe_so_far {
+                    return Err(Problem::from(error));
+                }
                 return Err(Problem::unavailable(
                     "store_timeout",
                     "the store did not answer in time: send the find again",
@@ -202,6 +207,9 @@ async fn record_within(
             error,
             StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_)
         );
+        if matches!(error, StoreError::NotDurable(_)) {
+            unsafe_so_far = Some(error.clone());
+        }
         let next = tokio::time::Instant::now() + STORE_RETRY;
         if !passes || next >= deadline || app.is_draining() {
             return Err(error.into());

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::Cluster;
 use crate::connection::{Batch, Connection, Prepare, Replies, State, Up};
-use crate::endpoint::{Dial, StoreUrl, Target, UrlError};
+use crate::endpoint::{Dial, Endpoint, StoreUrl, Target, UrlError};
 use crate::error::{Error, ServerError};
 use crate::{Call, Config};
 
@@ -146,6 +146,14 @@ impl Router {
                 let slot = cluster.inner.slot_of(Some(key.as_bytes()));
                 cluster.inner.connection_of(slot)
             }
+        }
+    }
+
+    /// The connection to the server at `endpoint`; outside of a cluster, to the one server. `None` when there are too many.
+    pub fn server_at(&self, endpoint: &Endpoint) -> Option<Connection> {
+        match &self.0 {
+            Way::One(connection) => Some(connection.clone()),
+            Way::Many(cluster) => cluster.inner.node(endpoint),
         }
     }
 

@@ -16,6 +16,8 @@ const WINDOW_MS: u64 = 300_000;
 fn options() -> Options {
     Options {
         partitions: 8,
+        // Nothing falls silent here, and a loaded machine must not look as if it did.
+        response_timeout: Duration::from_secs(10),
         ..quick()
     }
 }
@@ -37,6 +39,14 @@ fn player_in(partition: Partition) -> PlayerId {
 
 fn slot_of(partition: Partition) -> u16 {
     slot(keys().partition(partition).state().as_bytes())
+}
+
+/// How often a node answered with an error.
+fn errors(node: &Server, code: &str) -> u64 {
+    let text: String = node.run(&["INFO", "errorstats"]);
+    let line = format!("errorstat_{code}:count=");
+    let count = text.lines().find_map(|text| text.strip_prefix(&line));
+    count.map_or(0, |count| count.parse().unwrap())
 }
 
 /// Asks for a find until there is an outcome.
@@ -154,6 +164,15 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
         );
     }
     assert_eq!(store.epoch(), epoch, "no history was cut");
+    // It was on its way all right.
+    for code in ["MOVED", "ASK", "TRYAGAIN"] {
+        let refusals: u64 = cluster.nodes.iter().map(|node| errors(node, code)).sum();
+        println!("{code}: {refusals}");
+        assert!(
+            refusals > 0 || code == "ASK",
+            "nothing was answered with {code}"
+        );
+    }
     verify(&store).await;
     // The feed goes on from the new primary.
     find_for_sure(&store, moving, "last").await;
@@ -164,11 +183,16 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
 
 #[tokio::test]
 async fn a_primary_that_comes_back_empty_yields_no_zero_balance_until_it_is_accepted() {
-    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 2_000))
+    let cluster = tokio::task::spawn_blocking(|| Cluster::start(false, 60_000))
         .await
         .unwrap();
     let mut cluster = cluster;
-    let store = on(&cluster, options()).await;
+    // It keeps nothing that it could bring back.
+    let forgetful = Options {
+        replay_bytes_max: 0,
+        ..options()
+    };
+    let store = on(&cluster, forgetful).await;
     open_hunt(&store, WINDOW_MS).await;
     // A partition that does not lie where the identity lies.
     let home = cluster.primary_of(slot(keys().identity().as_bytes()));

@@ -13,6 +13,7 @@ fn promising(durability: Durability) -> Options {
     Options {
         durability,
         durability_wait: Duration::from_millis(1_500),
+        response_timeout: Duration::from_secs(10),
         ..quick()
     }
 }

@@ -173,7 +173,11 @@ impl Fences {
         if let Some(fence) = fences.get(&server) {
             return Some(fence.clone());
         }
-        let connection = self.router.server_of(key)?;
+        // By its address: these links' map of the slots may be older than that by which the call was sent.
+        let connection = match &server {
+            Some(endpoint) => self.router.server_at(endpoint)?,
+            None => self.router.server_of(key)?,
+        };
         if fences.len() >= NODES_MAX {
             // Those of servers that are still there are made again.
             fences.clear();
@@ -186,6 +190,7 @@ impl Fences {
 
 /// What a fence that was not reached means to whoever asked.
 pub(super) fn not_durable(error: &FenceError) -> StoreError {
+    tracing::debug!(%error, "what was done is not safe yet");
     StoreError::NotDurable(describe(error))
 }
 

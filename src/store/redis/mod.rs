@@ -422,7 +422,12 @@ impl Store for RedisStore {
     }
 
     fn epoch(&self) -> u64 {
-        self.core.shared.epoch()
+        let shared = &self.core.shared;
+        match shared.told_epoch.load(Ordering::Acquire) {
+            // What is in memory is of the epoch that was told.
+            told if told != 0 && self.core.commands.is_cluster() => told,
+            _ => shared.epoch(),
+        }
     }
 
     fn feed_silent_ms(&self) -> Option<u64> {

@@ -79,6 +79,8 @@ pub(super) struct Shared {
     /// The server's clock, unless a test's stands in for it.
     pub(super) server_time: Option<Arc<ServerTime>>,
     epoch: AtomicU64,
+    /// The epoch that those who follow the feed of a cluster know; 0 before anybody does.
+    pub(super) told_epoch: AtomicU64,
     known: Mutex<Option<Known>>,
     /// The last entry of each partition's feed that this instance knows to be there.
     positions: Mutex<Vec<EntryId>>,
@@ -143,6 +145,7 @@ impl Shared {
             source,
             server_time,
             epoch: AtomicU64::new(0),
+            told_epoch: AtomicU64::new(0),
             known: Mutex::default(),
             positions: Mutex::new(vec![EntryId::ZERO; partitions]),
             heard_ms: AtomicU64::new(0),

@@ -179,7 +179,7 @@ impl Inner {
     }
 
     /// The connection to the node at `endpoint`, which is made if there is none. `None` when there are too many.
-    fn node(self: &Arc<Self>, endpoint: &Endpoint) -> Option<Connection> {
+    pub(crate) fn node(self: &Arc<Self>, endpoint: &Endpoint) -> Option<Connection> {
         let mut nodes = lock(&self.nodes);
         if let Some(node) = nodes.get(endpoint) {
             return Some(node.connection.clone());

@@ -104,6 +104,22 @@ impl ClusterTail {
         feed.held = false;
     }
 
+    /// Reads nothing more of the feed at place `feed` until [`ClusterTail::resume`].
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub fn hold(&mut self, feed: usize) {
+        self.feeds[feed].held = true;
+    }
+
+    /// What was handed out of the feed at place `feed` has been dealt with: until this is said, the feed counts as silent.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub fn taken(&mut self, feed: usize) {
+        self.feeds[feed].heard_at = Some(Instant::now());
+    }
+
     /// The primary, the link to it by its number, and the history of which the feed at place `feed` was last read.
     ///
     /// # Panics
@@ -113,7 +129,7 @@ impl ClusterTail {
         Some((endpoint, link, history))
     }
 
-    /// For how long the feed that has been silent for longest has not been heard from; `None` before all of them were.
+    /// For how long the feed that has been silent for longest has not been heard from (see also [`ClusterTail::taken`]); `None` before all of them were.
     pub fn silent_for(&self) -> Option<Duration> {
         let heard = self.feeds.iter().map(|feed| feed.heard_at);
         Some(heard.min()??.elapsed())
@@ -218,7 +234,9 @@ impl ClusterTail {
                 }
                 Found::Entries(entries) => {
                     feed.compared = Some(read.compared.clone());
-                    feed.heard_at = Some(Instant::now());
+                    if entries.is_empty() {
+                        feed.heard_at = Some(Instant::now());
+                    }
                     for entry in entries {
                         let how = match step(feed.position, entry.id) {
                             Step::Next => {
