@@ -187,7 +187,9 @@ fn a_player_erased_elsewhere_who_came_again_is_found_under_the_new_number() {
         ann.send(ask).status == 200
     });
     assert_eq!(bulk("again")["recorded"], 1);
-    assert_eq!(sites[1].player("ann").poll()["credited"], 3);
+    wait("the find to be credited", || {
+        sites[1].player("ann").poll()["balance"] == 3
+    });
     sites[1].verifies();
 }
 
@@ -394,4 +396,19 @@ fn a_server_on_redis_needs_keys_and_a_server_that_keeps_what_it_is_given() {
     redis.run::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     drop(site(&redis, "one", &[]));
     refused(&[("TROVE_STORE__PARTITIONS", "8")], "16 partitions");
+}
+
+#[test]
+fn a_server_that_takes_too_few_clients_is_warned_about_with_the_sum() {
+    let redis = Server::with(&["--maxclients", "200"]);
+    let said = |instances: &str| {
+        let site = site(&redis, "one", &[("store.instances", instances)]);
+        let log = site.log();
+        log.into_iter().find(|line| line.contains("maxclients"))
+    };
+    assert_eq!(said("40"), None);
+    let line = said("50").expect("a warning");
+    assert!(line.contains("WARN"), "{line}");
+    let sum = "2 connections x 50 instances x 2 during a deploy = 200, and the server's maxclients is 200";
+    assert!(line.contains(sum), "{line}");
 }

@@ -250,17 +250,13 @@ async fn record_named(
             Err(problem) => outcomes[index] = refused(&problem),
         }
     }
+    let asked_in = app.hot().mirror.history();
     let record = app.store.record(&live.hunt.spec.id, finds);
     let recorded = app.ask(StoreCommand::Record, record).await?;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
-        hot.mirror.apply(
-            Key {
-                hunt: live.hunt.number,
-                player,
-            },
-            wallet,
-        );
+        let hunt = live.hunt.number;
+        hot.mirror.answered(asked_in, Key { hunt, player }, wallet);
     }
     let mut erased = Vec::new();
     for ((index, remembered), outcome) in asked.into_iter().zip(recorded.outcomes) {

@@ -9,7 +9,7 @@ use crate::game::entry::{Adjustment, Change, Entry, Find};
 use crate::game::ids::{FindId, HuntId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{AdjustDecision, Decision, NewFind, What};
 use crate::metrics::StoreCommand;
-use crate::mirror::Key;
+use crate::mirror::{History, Key};
 use crate::store::{Opening, RecordRefusal, Recorded, StoreError};
 use axum::Json;
 use axum::body::Body;
@@ -142,16 +142,12 @@ pub async fn find(
         found_at: None,
     };
     let wait = Duration::from_millis(settings.store.find_wait_ms);
-    let recorded = record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
+    let (recorded, asked_in) =
+        record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
     let mut hot = app.hot();
     for (player, wallet) in recorded.wallets {
-        hot.mirror.apply(
-            Key {
-                hunt: live.hunt.number,
-                player,
-            },
-            wallet,
-        );
+        let hunt = live.hunt.number;
+        hot.mirror.answered(asked_in, Key { hunt, player }, wallet);
     }
     drop(hot);
     match recorded.outcomes.into_iter().next() {
@@ -177,16 +173,17 @@ pub async fn find(
 }
 
 /// Records a find as soon as the store can be reached, within `wait`. A find has an id, so one whose outcome is unknown
-/// is asked for again: it is not recorded twice.
+/// is asked for again: it is not recorded twice. Says also in which of the mirror's histories it was asked for.
 async fn record_within(
     app: &App,
     hunt: &HuntId,
     find: (PlayerId, NewFind),
     wait: Duration,
-) -> Result<Recorded, Problem> {
+) -> Result<(Recorded, History), Problem> {
     let deadline = tokio::time::Instant::now() + wait;
     let mut unsafe_so_far = None;
     loop {
+        let asked_in = app.hot().mirror.history();
         let record = app.store.record(hunt, vec![find.clone()]);
         let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
         let error = match asked {
@@ -200,7 +197,7 @@ async fn record_within(
                     "the store did not answer in time: send the find again",
                 ));
             }
-            Ok(Ok(recorded)) => return Ok(recorded),
+            Ok(Ok(recorded)) => return Ok((recorded, asked_in)),
             Ok(Err(error)) => error,
         };
         let passes = matches!(
@@ -426,19 +423,17 @@ pub async fn adjust(
         by: by.to_string(),
     };
     let id: &HuntId = &live.hunt.spec.id;
+    let asked_in = app.hot().mirror.history();
     let adjusted = app
         .ask(
             StoreCommand::Adjust,
             app.store.adjust(id, player, adjustment),
         )
         .await?;
-    app.hot().mirror.apply(
-        Key {
-            hunt: live.hunt.number,
-            player,
-        },
-        adjusted.wallet,
-    );
+    let hunt = live.hunt.number;
+    app.hot()
+        .mirror
+        .answered(asked_in, Key { hunt, player }, adjusted.wallet);
     let (entry, duplicate) = match adjusted.outcome? {
         AdjustDecision::Recorded(entry) => (entry, false),
         AdjustDecision::Duplicate(entry) => (entry, true),

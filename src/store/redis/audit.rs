@@ -26,7 +26,10 @@ const EXPORT_FIRST_PAGE: u64 = 200;
 /// Rows of an export handed on at a time.
 const EXPORT_ROWS: usize = 512;
 
-/// One wallet as the audit walks its ledger.
+/// One wallet as the audit walks its ledger. Those of one partition are in memory at a time, because the entries of a wallet
+/// lie anywhere in the partition's feed, and to walk it once for every part of its wallets would take as many times as long:
+/// some 700 bytes for each wallet that was ever written to. Of a million players in 16 partitions that is 44 MB, in a process
+/// that an operator starts and that ends with the answer.
 #[derive(Default)]
 struct Walked {
     audit: WalletAudit,

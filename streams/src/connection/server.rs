@@ -64,6 +64,12 @@ pub struct History {
     pub run_id: String,
     /// The replication id: another one when a replica is promoted, when the process restarts, and also, without any loss,
     /// when a master that has no backlog gets its first replica or has had none for an hour.
+    ///
+    /// The two cannot be told apart for certain: a process that was a replica for a moment and was promoted again keeps its
+    /// `run_id`, and its second replication id, the mark of that, goes with the next change without loss. And that entries
+    /// which one reader knows are still there says nothing of those that others were promised. So whoever depends on no
+    /// acknowledged write being lost must take every new id for a loss; Trove begins a new epoch, which costs its clients one
+    /// reset.
     pub replid: String,
 }
 

@@ -1,4 +1,4 @@
-//! Servers of the tests' own, and waiting for conditions.
+//! Connections to servers of the tests' own, sentinels, and waiting for conditions. The servers are those of Trove's tests.
 
 use std::fs;
 use std::future::Future;
@@ -10,23 +10,10 @@ use std::time::{Duration, Instant};
 
 use trove_streams::{Config, Connection, DownReason, State, StoreUrl, Up};
 
-/// How long a test waits for what must come. Only a failing test waits that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+#[path = "../../../tests/redis_server/mod.rs"]
+mod redis_server;
 
-/// A real server with a directory of its own. Killed, and its directory removed, when dropped.
-pub(crate) struct Server {
-    child: Child,
-    pub(crate) port: u16,
-    dir: PathBuf,
-    args: Vec<String>,
-}
-
-fn binary(name: &str) -> PathBuf {
-    match std::env::var_os("TROVE_TEST_REDIS") {
-        Some(dir) => Path::new(&dir).join(name),
-        None => PathBuf::from(name),
-    }
-}
+pub(crate) use redis_server::{PATIENCE, Server};
 
 pub(crate) fn free_port() -> u16 {
     let listener =
@@ -45,107 +32,23 @@ pub(crate) fn temp_dir() -> PathBuf {
     dir
 }
 
-impl Server {
-    /// A server that keeps nothing on disk.
-    pub(crate) fn start() -> Self {
-        Self::with(&[])
-    }
-
-    /// A server with further arguments, such as `["--requirepass", "x"]`.
-    pub(crate) fn with(args: &[&str]) -> Self {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        // The port was free a moment ago; if somebody else was faster, another one is tried.
-        for _ in 0..5 {
-            let dir = temp_dir();
-            let port = free_port();
-            let mut child = spawn(port, &dir, &args);
-            if came_up(&mut child, port) {
-                return Self {
-                    child,
-                    port,
-                    dir,
-                    args,
-                };
-            }
-            let _ = fs::remove_dir_all(&dir);
-        }
-        panic!("redis-server did not start: is it installed?");
-    }
-
-    pub(crate) fn url(&self) -> StoreUrl {
-        format!("redis://127.0.0.1:{}", self.port)
-            .parse()
-            .expect("this is a URL")
-    }
-
-    /// Ends the process at once, as a crash does.
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Starts it again on its port; it holds what its directory holds, which is nothing unless it was told to save.
-    pub(crate) fn start_again(&mut self) {
-        self.kill();
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            self.child = spawn(self.port, &self.dir, &self.args);
-            if came_up(&mut self.child, self.port) {
-                return;
-            }
-        }
-        panic!("redis-server did not start again on port {}", self.port);
-    }
-
-    /// Stops the process without ending it: the network answers, it does not.
-    pub(crate) fn pause(&self) {
-        self.signal("STOP");
-    }
-
-    pub(crate) fn go_on(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .arg(format!("-{signal}"))
-            .arg(self.child.id().to_string())
-            .status();
-        assert!(status.expect("kill can be run").success());
-    }
+/// A sentinel that watches a master, alone; ended when dropped.
+pub(crate) struct Watcher {
+    child: Child,
+    pub(crate) port: u16,
+    dir: PathBuf,
 }
 
-impl Drop for Server {
+impl Drop for Watcher {
     fn drop(&mut self) {
-        self.kill();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-fn spawn(port: u16, dir: &Path, args: &[String]) -> Child {
-    Command::new(binary("redis-server"))
-        .args([
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--repl-diskless-sync-delay",
-            "0",
-        ])
-        .args(["--port", &port.to_string()])
-        .arg("--dir")
-        .arg(dir)
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("redis-server can be started")
-}
-
 /// Starts a sentinel that watches the master at `port` under `name`, alone.
-pub(crate) fn sentinel(name: &str, port: u16) -> Server {
+pub(crate) fn sentinel(name: &str, port: u16) -> Watcher {
     let dir = temp_dir();
     let own = free_port();
     let file = dir.join("sentinel.conf");
@@ -154,7 +57,11 @@ pub(crate) fn sentinel(name: &str, port: u16) -> Server {
          sentinel failover-timeout {name} 5000\n"
     );
     fs::write(&file, settings).expect("the temporary directory can be written");
-    let mut child = Command::new(binary("redis-server"))
+    let binary = match std::env::var_os("TROVE_TEST_REDIS") {
+        Some(dir) => Path::new(&dir).join("redis-server"),
+        None => PathBuf::from("redis-server"),
+    };
+    let child = Command::new(binary)
         .arg(&file)
         .arg("--sentinel")
         .arg("--dir")
@@ -163,30 +70,21 @@ pub(crate) fn sentinel(name: &str, port: u16) -> Server {
         .stderr(Stdio::null())
         .spawn()
         .expect("redis-server can be started");
-    assert!(came_up(&mut child, own), "the sentinel did not start");
-    Server {
+    let mut sentinel = Watcher {
         child,
         port: own,
         dir,
-        args: Vec::new(),
-    }
-}
-
-/// Whether the process listens; false once it has ended.
-fn came_up(child: &mut Child, port: u16) -> bool {
+    };
     let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            // Another process might listen there, and ours have ended for that reason.
-            std::thread::sleep(Duration::from_millis(5));
-            return matches!(child.try_wait(), Ok(None));
-        }
-        if !matches!(child.try_wait(), Ok(None)) {
-            return false;
-        }
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, own)).is_err() {
+        let runs = matches!(sentinel.child.try_wait(), Ok(None));
+        assert!(
+            runs && Instant::now() < deadline,
+            "the sentinel did not start"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
-    false
+    sentinel
 }
 
 /// Settings that notice faults fast.
@@ -210,7 +108,14 @@ pub(crate) fn quick_blocking() -> Config {
 }
 
 pub(crate) fn connect_with(server: &Server, config: Config) -> Connection {
-    Connection::to(&server.url(), config)
+    connect_to(server.port, config)
+}
+
+pub(crate) fn connect_to(port: u16, config: Config) -> Connection {
+    let url: StoreUrl = format!("redis://127.0.0.1:{port}")
+        .parse()
+        .expect("this is a URL");
+    Connection::to(&url, config)
         .expect("a redis:// URL needs nothing")
         .start()
 }

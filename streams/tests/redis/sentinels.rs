@@ -9,11 +9,11 @@ use trove_streams::{
 };
 
 use crate::harness::{
-    PATIENCE, Server, down_because, free_port, next_up, quick, run, sentinel, until, up,
+    PATIENCE, Server, Watcher, down_because, free_port, next_up, quick, run, sentinel, until, up,
 };
 
 /// Waits until the sentinel knows the master's replica and the replica has all that was written.
-async fn replicated(connection: &Connection, watcher: &Server) {
+async fn replicated(connection: &Connection, watcher: &Watcher) {
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
     let plain = client.get_multiplexed_async_connection().await.unwrap();
     until(
@@ -178,7 +178,7 @@ async fn a_name_that_no_sentinel_knows_and_sentinels_that_are_not_there_are_told
 async fn a_sentinel_itself_is_no_server() {
     let server = Server::start();
     let watcher = sentinel("hunt", server.port);
-    let connection = crate::harness::connect_with(&watcher, quick());
+    let connection = crate::harness::connect_to(watcher.port, quick());
     down_because(
         &connection,
         |reason| matches!(reason, DownReason::NotMaster { role } if role == "sentinel"),
