@@ -70,8 +70,8 @@ pub const LONG_READS_MAX: usize = 4;
 /// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
 /// primary must not be flooded with them.
 pub const RELOADS_AT_ONCE_MAX: usize = 64;
-/// Links that one instance holds to a server: for commands, for reads of the feed, and for fences, if there are any.
-pub const CONNECTIONS: u32 = 3;
+/// Links that one instance holds to a server: for commands and for reads of the feed. One more is for fences, if there are any.
+pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
 /// Clients that are left for operators and replicas when the sum of connections is compared with the server's limit.
@@ -136,7 +136,8 @@ impl RedisStore {
         let core = &store.core;
         lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
         wait_up(&core.commands, wait).await?;
-        warn_of_clients(&core.commands, instances);
+        let connections = CONNECTIONS + u32::from(core.fences.is_some());
+        warn_of_clients(&core.commands, connections, instances);
         if let Some(fences) = &core.fences {
             wait_up(fences.router(), wait).await?;
         }
@@ -404,13 +405,13 @@ async fn wait_up(connection: &Router, within: Duration) -> Result<(), ConnectErr
 }
 
 /// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
-fn warn_of_clients(connection: &Router, instances: u32) {
-    let needed = u64::from(CONNECTIONS) * u64::from(instances) * 2;
+fn warn_of_clients(connection: &Router, connections: u32, instances: u32) {
+    let needed = u64::from(connections) * u64::from(instances) * 2;
     if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
         && needed + CLIENTS_SPARE > most
     {
         tracing::warn!(
-            "{CONNECTIONS} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
+            "{connections} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
              maxclients is {most}: raise it"
         );
     }
