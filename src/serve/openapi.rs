@@ -35,7 +35,7 @@ pub struct PollAnswer {
     /// More was missed than is shown: use the history.
     #[schema(required = false)]
     pub gap: Option<bool>,
-    /// The store is out of reach: the balance may be old.
+    /// The store is out of reach, or has just failed over and may get back what it lost: the balance may be old.
     #[schema(required = false)]
     pub stale: Option<bool>,
 }
@@ -252,7 +252,7 @@ pub struct ReinstateAnswer {
 pub struct HealthAnswer {
     /// `ok` or `draining`.
     pub status: &'static str,
-    /// `up`, `full` or `down`.
+    /// `up`, `full`, `recovering` (from a failover) or `down`.
     pub store: &'static str,
     /// This process.
     pub instance: String,

@@ -28,7 +28,8 @@ pub struct Books {
     pub resets: u64,
     /// Polls that were not answered with 200 or 304.
     pub failed: Vec<String>,
-    pub slowest_poll: Duration,
+    /// How long each poll took.
+    pub took: Vec<Duration>,
     /// Finds that were answered with an error, and tried again with the same id.
     pub retried: u64,
 }
@@ -134,7 +135,7 @@ fn play(
             let took = began.elapsed();
             let mut books = books.lock().unwrap();
             books.polls += 1;
-            books.slowest_poll = books.slowest_poll.max(took);
+            books.took.push(took);
             match answer {
                 Ok(answer) if answer.status == 200 => {
                     let body = answer.json();
@@ -228,6 +229,14 @@ impl Books {
             "credits"
         );
         site.verifies();
+    }
+
+    /// How long the slowest poll took of the fastest so many per mille.
+    pub fn per_mille(&self, per_mille: usize) -> Duration {
+        let mut took = self.took.clone();
+        took.sort_unstable();
+        let at = (took.len() * per_mille).div_ceil(1_000).saturating_sub(1);
+        took.get(at).copied().unwrap_or_default()
     }
 
     /// Holds it to no poll having failed.
