@@ -103,6 +103,8 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(true, 1_500);
     let settings = [
         ("store.durability", "replicated"),
+        // There is one replica: after a failover the killed primary has to come back as the next.
+        ("store.durability_wait_ms", "15000"),
         ("store.response_timeout_ms", "5000"),
         ("store.find_wait_ms", "20000"),
     ];

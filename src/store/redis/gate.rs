@@ -174,6 +174,10 @@ impl Shared {
             fields = identity_fields(self, line).await?;
         }
         let found = self.read_known(&fields, version)?;
+        // On one server the identity's being there says enough; of a cluster each primary has its own part to lose.
+        if line.is_of_cluster() && fields.contains_key("whole") {
+            self.miss_nothing(line).await?;
+        }
         match self.known() {
             Some(known) if known.identity != found.identity => {
                 // An operator's word that is younger than this instance's last contact is meant for this instance.
@@ -193,9 +197,7 @@ impl Shared {
                 self.set_epoch(self.raise(line, replid, (false, before)).await?);
             }
         }
-        // On one server the identity's being there says enough; of a cluster each primary has its own part to lose.
-        let whole = line.is_of_cluster() && fields.contains_key("whole");
-        self.bring_partitions(line, whole).await?;
+        self.bring_partitions(line).await?;
         self.note_absence(line, &fields, stepped_from).await?;
         self.heard();
         self.recover_from(before, &fields);
@@ -240,8 +242,10 @@ impl Shared {
     pub(super) async fn whole_cluster(&self, router: &Router) -> Result<(), Failure> {
         let line = Line::Open(router);
         let fields = identity_fields(self, &line).await?;
-        self.bring_partitions(&line, fields.contains_key("whole"))
-            .await?;
+        if fields.contains_key("whole") {
+            self.miss_nothing(&line).await?;
+        }
+        self.bring_partitions(&line).await?;
         let mut note = cmd("HSET");
         note.arg(self.keys.identity()).arg("whole").arg(1);
         line.query(&note).await?;
@@ -283,19 +287,38 @@ impl Shared {
         Ok(from_redis_value(reply)?)
     }
 
-    /// Brings the partitions that the line looks after to the store's epoch, and takes the positions of the feeds. With
-    /// `whole`, one that is not there is not made.
-    pub(super) async fn bring_partitions(
-        &self,
-        line: &Line<'_>,
-        whole: bool,
-    ) -> Result<(), Failure> {
+    /// Makes sure that the partitions which the line looks after are there. A primary that comes back empty may take itself
+    /// for one until it hears from the others; nothing is to follow from it.
+    async fn miss_nothing(&self, line: &Line<'_>) -> Result<(), Failure> {
         for partition in self.partitions() {
             let key = self.keys.partition(partition).state();
             if !line.looks_after(&key) {
                 continue;
             }
-            match self.bring(line, partition, &key, whole).await {
+            match line.query(cmd("EXISTS").arg(&key)).await {
+                Ok(Value::Int(0)) => {
+                    return Err(format!(
+                        "the primary that holds partition {partition} has lost it; if what is left is the store to be used \
+                         from now on, run `trove store accept`"
+                    )
+                    .into());
+                }
+                Ok(_) => {}
+                Err(_) if matches!(line, Line::Open(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the partitions that the line looks after to the store's epoch, and takes the positions of the feeds.
+    pub(super) async fn bring_partitions(&self, line: &Line<'_>) -> Result<(), Failure> {
+        for partition in self.partitions() {
+            let key = self.keys.partition(partition).state();
+            if !line.looks_after(&key) {
+                continue;
+            }
+            match self.bring(line, partition, &key).await {
                 // Another primary is away: when it is back, its link is prepared, and that brings its own.
                 Err(error) if line.is_of_cluster() && error.is::<Error>() => {
                     if let Line::Fresh(_) = line {
@@ -308,20 +331,7 @@ impl Shared {
         Ok(())
     }
 
-    async fn bring(
-        &self,
-        line: &Line<'_>,
-        partition: Partition,
-        key: &str,
-        whole: bool,
-    ) -> Result<(), Failure> {
-        if whole && line.query(cmd("EXISTS").arg(key)).await? == Value::Int(0) {
-            return Err(format!(
-                "the primary that holds partition {partition} has lost it; if what is left is the store to be used from \
-                 now on, run `trove store accept`"
-            )
-            .into());
-        }
+    async fn bring(&self, line: &Line<'_>, partition: Partition, key: &str) -> Result<(), Failure> {
         let epoch = self.epoch().to_string();
         let reply = line
             .eval(&self.scripts.partition_epoch, key, &[&epoch])
@@ -444,7 +454,7 @@ impl Shared {
         }
         self.set_known(found);
         self.replace_epoch(epoch);
-        self.bring_partitions(line, false).await?;
+        self.bring_partitions(line).await?;
         self.heard();
         self.replay.begin();
         self.set_disowned(None);

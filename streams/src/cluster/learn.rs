@@ -8,7 +8,7 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::slots::{SlotMap, read_info};
+use super::slots::{SlotMap, View};
 use super::{Inner, lock};
 use crate::connection::{AbortOnDrop, Connection, DownReason, setup_failed};
 use crate::endpoint::Endpoint;
@@ -18,53 +18,30 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most nodes that are asked at once.
 const ASKED_MAX: usize = 32;
 
-/// What a node believes.
-struct View {
-    is_ok: bool,
-    config_epoch: u64,
-    map: SlotMap,
-}
-
-impl View {
-    /// One that says the cluster works is preferred to one that does not, a newer to an older.
-    fn rank(&self) -> (bool, u64) {
-        (self.is_ok, self.config_epoch)
-    }
-}
-
-/// The newest map of the slots that any of the nodes has. An answer is given when more than half have answered and one of
-/// them says that the cluster works, else at the end of the time-out.
+/// The map of the slots, of what all nodes that answer in time say.
 pub(super) async fn learn(inner: &Arc<Inner>) -> Result<SlotMap, DownReason> {
-    let candidates = inner.candidates();
-    let asked = candidates.len();
     let mut questions = JoinSet::new();
-    for (endpoint, connection) in candidates {
+    for (endpoint, connection) in inner.candidates() {
         let inner = Arc::clone(inner);
         questions.spawn(async move {
             let answer = timeout(ANSWER_TIMEOUT, ask(&inner, &endpoint, connection)).await;
             answer.unwrap_or(Err(DownReason::ConnectTimedOut(ANSWER_TIMEOUT)))
         });
     }
-    let mut newest: Option<View> = None;
+    let mut views = Vec::new();
     let mut reason = DownReason::NotCovered;
-    let mut answered = 0;
     while let Some(joined) = questions.join_next().await {
         match joined {
-            Ok(Ok(view)) => {
-                answered += 1;
-                if newest.as_ref().is_none_or(|n| n.rank() < view.rank()) {
-                    newest = Some(view);
-                }
-            }
+            Ok(Ok(view)) => views.push(view),
             // What settings or a server have to be changed for is worth more than that some node is away.
             Ok(Err(error)) if !reason.is_permanent() => reason = error,
             _ => {}
         }
-        if answered * 2 > asked && newest.as_ref().is_some_and(|view| view.is_ok) {
-            break;
-        }
     }
-    newest.map(|view| view.map).ok_or(reason)
+    if views.is_empty() {
+        return Err(reason);
+    }
+    Ok(SlotMap::of(&views))
 }
 
 impl Inner {
@@ -97,19 +74,11 @@ async fn ask(
     endpoint: &Endpoint,
     connection: Option<Connection>,
 ) -> Result<View, DownReason> {
-    let mut slots = redis::cmd("CLUSTER");
-    slots.arg("SLOTS");
-    let mut info = redis::cmd("CLUSTER");
-    info.arg("INFO");
+    let mut nodes = redis::cmd("CLUSTER");
+    nodes.arg("NODES");
     if let Some(connection) = connection {
-        let ask = async {
-            Ok::<_, crate::Error>((
-                connection.query(&slots).await?,
-                connection.query(&info).await?,
-            ))
-        };
-        let (slots, info) = ask.await.map_err(|_| DownReason::Closed)?;
-        return view(&slots, &info, endpoint);
+        let reply = connection.query(&nodes).await;
+        return view(&reply.map_err(|_| DownReason::Closed)?, endpoint);
     }
     let stream = inner
         .dial
@@ -122,34 +91,24 @@ async fn ask(
         .await
         .map_err(setup_failed)?;
     let _driver = AbortOnDrop(tokio::spawn(driver));
-    let mut questions = redis::pipe();
-    questions.add_command(slots).add_command(info);
-    let answers = connection
+    let answer = connection
         .clone()
-        .send_packed_commands(&questions, 0, 2)
+        .send_packed_command(&nodes)
         .await
         .map_err(setup_failed)?;
-    match answers.as_slice() {
-        [Value::ServerError(error), _] => Err(
-            match error
-                .details()
-                .is_some_and(|why| why.contains("cluster support disabled"))
-            {
-                true => DownReason::NotACluster,
-                false => DownReason::Refused(error.clone().into()),
-            },
-        ),
-        [slots, info] => view(slots, info, endpoint),
-        _ => Err(DownReason::NotUnderstood),
+    match &answer {
+        Value::ServerError(error) => {
+            let why = error.details().unwrap_or_default();
+            Err(if why.contains("cluster support disabled") {
+                DownReason::NotACluster
+            } else {
+                DownReason::Refused(error.clone().into())
+            })
+        }
+        nodes => view(nodes, endpoint),
     }
 }
 
-fn view(slots: &Value, info: &Value, asked: &Endpoint) -> Result<View, DownReason> {
-    let map = SlotMap::read(slots, asked).ok_or(DownReason::NotUnderstood)?;
-    let (is_ok, config_epoch) = read_info(info).ok_or(DownReason::NotUnderstood)?;
-    Ok(View {
-        is_ok,
-        config_epoch,
-        map,
-    })
+fn view(nodes: &Value, asked: &Endpoint) -> Result<View, DownReason> {
+    View::read(nodes, asked).ok_or(DownReason::NotUnderstood)
 }

@@ -6,7 +6,8 @@
 //!
 //! Every primary has a [`Connection`] of its own, supervised like any other: it is prepared before anything is sent over
 //! it, and noticed when it falls silent. The map of slots is asked for when something does not fit it any more (a
-//! redirection, a primary that is gone), and now and then. Who answers with the newest configuration is believed.
+//! redirection, a primary that is gone), and now and then. Of several claims to a slot the one with the newest
+//! configuration is believed.
 
 mod key;
 mod learn;
@@ -35,8 +36,8 @@ pub use tail::ClusterTail;
 pub const NODES_MAX: usize = 128;
 /// How often the map is asked for while all is well.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Two looks that redirections ask for are at least so far apart.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+/// Two looks that redirections and lost links ask for are at least so far apart: all instances look during a failover.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// A node that a redirection named is kept for so long, although the map does not show it yet.
 const NEWCOMER: Duration = Duration::from_secs(30);
 

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, ServerError};
 
 /// How often a command follows a redirection.
 const HOPS_MAX: u32 = 8;
-/// The pause before a command is sent again whose keys are apart because their slot is moving.
+/// The pause before a command is sent again whose keys are apart because their slot is moving, or whose node waits for others.
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where a command goes next.
@@ -50,8 +50,9 @@ impl Inner {
     /// it has none. Commands about one slot keep their order among themselves, unless some of them are redirected.
     ///
     /// `MOVED` and `ASK` are followed, also from within a batch: who answers so has not done the command. A command whose
-    /// keys are apart, because their slot is moving (`TRYAGAIN`), is sent again for as long as an answer may take; then its
-    /// refusal is the answer, and nothing was done.
+    /// keys are apart, because their slot is moving (`TRYAGAIN`), or whose node does not see enough of the cluster
+    /// (`CLUSTERDOWN`), is sent again for as long as an answer may take; then its refusal is the answer, and nothing was done.
+    /// Likewise one whose primary has no link: another may be about to take over.
     pub(crate) async fn each(self: &Arc<Self>, batch: &Batch<'_>) -> Vec<Result<Value, Error>> {
         let mut answers: Vec<Option<Result<Value, Error>>> = Vec::with_capacity(batch.steps.len());
         let mut open = Vec::with_capacity(batch.steps.len());
@@ -79,8 +80,17 @@ impl Inner {
                     Ok(replies) => replies,
                     Err(error) => {
                         self.look_soon();
-                        for one in &group.open {
-                            answers[one.index] = Some(Err(error.clone()));
+                        let again = may_pass(&error) && Instant::now() < until;
+                        apart |= again;
+                        for one in group.open {
+                            if again {
+                                open.push(Open {
+                                    via: Via::Map,
+                                    ..one
+                                });
+                            } else {
+                                answers[one.index] = Some(Err(error.clone()));
+                            }
                         }
                         continue;
                     }
@@ -200,15 +210,24 @@ impl Inner {
             }
             ErrorCode::Ask => Some(Via::Ask(read_redirect(&refusal.message, asked)?.1)),
             ErrorCode::TryAgain => Some(Via::Map),
-            ErrorCode::ClusterDown
-            | ErrorCode::ReadOnly
-            | ErrorCode::MasterDown
-            | ErrorCode::Loading => {
+            ErrorCode::ClusterDown => {
+                self.look_soon();
+                Some(Via::Map)
+            }
+            ErrorCode::ReadOnly | ErrorCode::MasterDown | ErrorCode::Loading => {
                 self.look_soon();
                 None
             }
             _ => None,
         }
+    }
+}
+
+/// Whether nothing was sent because there was no link, for a reason that may go away.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::NotConnected { reason } => !reason.as_ref().is_some_and(|r| r.is_permanent()),
+        _ => false,
     }
 }
 
