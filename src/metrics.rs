@@ -3,6 +3,7 @@
 use crate::front::{Counters, FieldBlock};
 use crate::game::entry::{Change, Entry, Totals};
 use crate::game::hunt::Hunt;
+use crate::store::redis::{Dropped, ReplayCounts, ReplayKind};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
@@ -97,6 +98,10 @@ pub struct Metrics {
     batches: IntCounter,
     syncs: IntCounter,
     mirror_lag: prometheus::Gauge,
+    replayed: Vec<IntCounter>,
+    replay_dropped: Vec<IntCounter>,
+    replay_items: IntGauge,
+    replay_bytes: IntGauge,
     front: [IntCounter; 6],
     /// Held while what is counted elsewhere is taken over, which adds the difference to what was taken before.
     taking: Mutex<()>,
@@ -119,6 +124,8 @@ pub struct Gauges {
     pub syncs: u64,
     /// For how long the store's feed has not been heard from, in milliseconds.
     pub mirror_lag_ms: u64,
+    /// What came back after failovers.
+    pub replay: ReplayCounts,
     /// What the public listener counted.
     pub front: FrontCounts,
 }
@@ -213,6 +220,26 @@ impl Metrics {
                 &["command"],
             ),
         );
+        let replayed = registered(
+            &registry,
+            IntCounterVec::new(
+                counters(
+                    "trove_replayed_total",
+                    "What a failover of the store took and this process brought back.",
+                ),
+                &["kind"],
+            ),
+        );
+        let replay_dropped = registered(
+            &registry,
+            IntCounterVec::new(
+                counters(
+                    "trove_replay_dropped_total",
+                    "What a failover of the store took and could not be brought back.",
+                ),
+                &["reason"],
+            ),
+        );
         let slow = registered(
             &registry,
             IntCounterVec::new(
@@ -283,6 +310,20 @@ impl Metrics {
                 "trove_store_syncs_total",
                 "fdatasync calls of the embedded store.",
             ),
+            replayed: ReplayKind::ALL
+                .map(|kind| replayed.with_label_values(&[kind.as_str()]))
+                .into(),
+            replay_dropped: Dropped::ALL
+                .map(|why| replay_dropped.with_label_values(&[why.as_str()]))
+                .into(),
+            replay_items: gauge(
+                "trove_replay_items",
+                "What is kept to be brought back after a failover.",
+            ),
+            replay_bytes: gauge(
+                "trove_replay_bytes",
+                "The memory of what is kept to be brought back after a failover.",
+            ),
             front: FRONT.map(|(name, help)| counter(name, help)),
             taking: Mutex::default(),
             poll_fields: FieldBlock::new(&[
@@ -341,6 +382,8 @@ impl Metrics {
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
+        self.replay_items.set(count(gauges.replay.items as u64));
+        self.replay_bytes.set(count(gauges.replay.bytes as u64));
         let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds far below 2^52")]
         self.mirror_lag.set(gauges.mirror_lag_ms as f64 / 1_000.0);
@@ -348,6 +391,8 @@ impl Metrics {
         for (counter, count) in taken
             .into_iter()
             .chain(self.front.iter().zip(gauges.front.0))
+            .chain(self.replayed.iter().zip(gauges.replay.replayed))
+            .chain(self.replay_dropped.iter().zip(gauges.replay.dropped))
         {
             counter.inc_by(count.saturating_sub(counter.get()));
         }

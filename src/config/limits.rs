@@ -10,7 +10,7 @@ const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 
 /// The least and the greatest value of each whole number.
-pub(super) const RANGES: [(&str, i64, i64); 32] = [
+pub(super) const RANGES: [(&str, i64, i64); 35] = [
     ("server.notice_ms", 0, 600_000),
     ("server.drain_ms", 0, 600_000),
     ("store.cache_bytes", MIB, TIB),
@@ -21,6 +21,9 @@ pub(super) const RANGES: [(&str, i64, i64); 32] = [
     ("store.feed_bytes_max", MIB, TIB),
     ("store.connect_wait_ms", 100, 600_000),
     ("store.response_timeout_ms", 50, 60_000),
+    ("store.recovery_ms", 0, 60_000),
+    ("store.replay_bytes_max", 0, TIB),
+    ("store.replay_age_ms", 0, 3_600_000),
     ("store.replicas_min", 1, 16),
     ("store.durability_wait_ms", 1, 60_000),
     ("game.pending_finds_max", 1, 100_000),
@@ -193,6 +196,7 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
     let Settings {
         server,
         store,
+        game,
         poll,
         limits,
         shim,
@@ -245,6 +249,13 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             poll.credit_wait_ms,
             "poll.interval_ms",
             poll.interval_ms,
+        ),
+        // A client's id that was forgotten and used again would be taken for the find that is offered.
+        (
+            "store.replay_age_ms",
+            store.replay_age_ms,
+            "game.find_id_ttl_ms",
+            game.find_id_ttl_ms,
         ),
         (
             "store.durability_wait_ms",

@@ -73,6 +73,10 @@ pub struct StoreSettings {
     pub durability: Durability,
     pub replicas_min: u32,
     pub durability_wait_ms: u64,
+    pub recovery_ms: u64,
+    pub replay_bytes_max: usize,
+    pub replay_age_ms: u64,
+    pub journal_dir: PathBuf,
 }
 
 /// What must have a change before it is answered and shown.

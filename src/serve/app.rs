@@ -9,16 +9,16 @@ use crate::config::Settings;
 use crate::game::Millis;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
-use crate::game::wallet::Wallet;
 use crate::metrics::{Metrics, StoreCommand};
-use crate::mirror::{Key, Mirror, Turn};
-use crate::store::{Credited, FeedEvent, Opening, Store, StoreError};
+use crate::mirror::{Key, Mirror};
+use crate::store::{FeedEvent, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -28,6 +28,11 @@ use tokio::sync::Semaphore;
 pub const EXPORTS_MAX: usize = 3;
 /// The most events of the store that are taken in one turn of the event loop: some 100 µs.
 const EVENTS_PER_TURN: usize = 256;
+/// Over how long held polls are woken, in random order, when every wallet must be read again: at once, they would all ask
+/// a store that has just come back.
+const WAKE_SPREAD: Duration = Duration::from_secs(1);
+/// In how many steps.
+const WAKE_STEPS: u32 = 20;
 
 tokio::task_local! {
     /// What the request at hand has waited for.
@@ -50,6 +55,8 @@ pub struct Seen {
     pub player: PlayerId,
     /// Where in the mirror the wallet of the player's last poll was.
     pub place: u32,
+    /// How often tokens had been doubted when the store gave the number.
+    pub as_of: u64,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
@@ -63,7 +70,7 @@ pub struct Hot {
     pub known_players: KnownPlayers,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
-    /// How often all tokens were forgotten. What was asked about a player before must not be noted after.
+    /// How often all tokens were forgotten or doubted. What was asked about a player before must not be noted after.
     forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
@@ -78,7 +85,12 @@ impl Hot {
         self.forgotten += 1;
     }
 
-    /// How often that was done so far.
+    /// Has every token's player asked for again, though while the store cannot be asked the number is still taken.
+    fn doubt_tokens(&mut self) {
+        self.forgotten += 1;
+    }
+
+    /// How often tokens were forgotten or doubted so far.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -115,6 +127,8 @@ pub struct App {
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
     draining: AtomicBool,
+    /// The epoch that the wallets in memory are of, and cursors with them. It follows the store's when they are read anew.
+    epoch: AtomicU64,
 }
 
 /// A token's player.
@@ -145,6 +159,7 @@ impl App {
             poll_interval_ms: settings.poll.interval_ms,
             poll_jitter: settings.poll.jitter,
         };
+        let epoch = AtomicU64::new(store.epoch());
         Arc::new(Self {
             store,
             metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
@@ -155,6 +170,7 @@ impl App {
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
             draining: AtomicBool::new(false),
+            epoch,
         })
     }
 
@@ -211,13 +227,29 @@ impl App {
             .is_some_and(|silent_ms| silent_ms > FEED_SILENT_MS_MAX)
     }
 
-    /// Whether answers may be out of date: only while the store is out of reach.
+    /// Whether answers may be out of date: only while the store is out of reach, or has just failed over and may get back
+    /// what it lost.
     pub fn is_stale(&self) -> bool {
-        self.store.is_down()
+        self.store.is_down() || self.is_recovering()
+    }
+
+    /// Whether the store has failed over and the wallets in memory are still those from before.
+    pub fn is_recovering(&self) -> bool {
+        self.epoch() != self.store.epoch() || self.store.is_recovering()
+    }
+
+    /// The epoch that the wallets in memory are of.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The store's feed is followed from now on, and will tell of every epoch after this one.
+    pub fn follows(&self) {
+        self.epoch.store(self.store.epoch(), Ordering::Release);
     }
 
     /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
-    pub async fn follow(&self, mut events: Vec<FeedEvent>) {
+    pub async fn follow(self: &Arc<Self>, mut events: Vec<FeedEvent>) {
         while events.len() > EVENTS_PER_TURN {
             let rest = events.split_off(EVENTS_PER_TURN);
             self.take_events(events);
@@ -227,7 +259,7 @@ impl App {
         self.take_events(events);
     }
 
-    fn take_events(&self, events: Vec<FeedEvent>) {
+    fn take_events(self: &Arc<Self>, events: Vec<FeedEvent>) {
         let mut hot = self.hot();
         for event in events {
             match event {
@@ -238,11 +270,14 @@ impl App {
                 } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
-                FeedEvent::Reset { .. } => {
+                FeedEvent::Reset { epoch } => {
                     // Numbers of players and hunts may be others now, too.
-                    hot.forget_tokens();
+                    hot.doubt_tokens();
                     self.metrics.store_failed_over();
-                    hot.mirror.reset();
+                    self.epoch.store(epoch, Ordering::Release);
+                    let mut held = hot.mirror.reset();
+                    held.shuffle(&mut hot.random);
+                    tokio::spawn(self.clone().wake_gradually(held));
                 }
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
@@ -252,6 +287,18 @@ impl App {
                     hot.mirror.erase(player, numbers.into_iter());
                 }
             }
+        }
+    }
+
+    /// Wakes held polls a few at a time.
+    async fn wake_gradually(self: Arc<Self>, held: Vec<Key>) {
+        let step = held.len().div_ceil(WAKE_STEPS as usize).max(1);
+        for keys in held.chunks(step) {
+            {
+                let mut hot = self.hot();
+                keys.iter().for_each(|key| hot.mirror.wake(*key));
+            }
+            tokio::time::sleep(WAKE_SPREAD / WAKE_STEPS).await;
         }
     }
 
@@ -308,25 +355,26 @@ impl App {
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let token = bearer(headers)?;
         let now = self.store.now();
-        let (claims, forgotten) = {
+        let (claims, numbered, forgotten) = {
             let mut hot = self.hot();
-            let claims = match hot.tokens.get(token.as_bytes(), now) {
+            let forgotten = hot.forgotten;
+            let (claims, numbered) = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
-                    if let Some(seen) = entry.slot {
+                    if let Some(seen) = entry.slot.filter(|seen| seen.as_of == forgotten) {
                         return Ok(Caller {
                             name: entry.claims.player.clone(),
                             player: seen.player,
                         });
                     }
-                    entry.claims.clone()
+                    (entry.claims.clone(), entry.slot)
                 }
                 None => {
                     let claims = self.keys().verify(token, now).map_err(token_problem)?;
                     hot.tokens.insert(token.as_bytes(), claims.clone(), None);
-                    claims
+                    (claims, None)
                 }
             };
-            (claims, hot.forgotten)
+            (claims, numbered, forgotten)
         };
         let opening = Opening {
             name: claims.player.clone(),
@@ -338,7 +386,14 @@ impl App {
                 self.store.open_players(vec![opening]),
             )
             .await
-            .map_err(looked_up)?;
+            .map_err(looked_up);
+        let unsure = opened.is_err();
+        let opened = match (opened, numbered) {
+            (Ok(opened), _) => opened,
+            // The number from before the store was reset is better than no answer.
+            (Err(_), Some(numbered)) => vec![Ok(numbered.player)],
+            (Err(error), _) => return Err(error.into()),
+        };
         let Some(Ok(player)) = opened.into_iter().next() else {
             return Err(Problem::unauthorized(
                 "erased",
@@ -348,9 +403,14 @@ impl App {
         let mut hot = self.hot();
         // An erasure since then may be of this player, whose number the token must not open again.
         if hot.forgotten == forgotten
+            && !unsure
             && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
         {
-            entry.slot = Some(Seen { player, place: 0 });
+            entry.slot = Some(Seen {
+                player,
+                place: 0,
+                as_of: forgotten,
+            });
         }
         drop(hot);
         Ok(Caller {
@@ -383,91 +443,6 @@ impl App {
             (now / 1_000 + ttl_s) * 1_000,
         )
     }
-
-    /// The wallet from memory, or from the store into memory.
-    ///
-    /// # Errors
-    /// The store's, when it is needed.
-    pub async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Wallet, StoreError> {
-        if let Some(wallet) = self.hot().mirror.get(key) {
-            return Ok(wallet);
-        }
-        self.read_wallet(live, key).await
-    }
-
-    /// The wallet as now, and whether it is from memory although that may be behind the store: while the feed is silent,
-    /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
-    ///
-    /// # Errors
-    /// The store's, when it is needed.
-    pub async fn wallet_now(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<(Wallet, bool), StoreError> {
-        if !self.is_behind() {
-            return Ok((self.wallet(live, key).await?, false));
-        }
-        let Some(known) = self.hot().mirror.get(key) else {
-            return Ok((self.read_wallet(live, key).await?, false));
-        };
-        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
-        match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
-            Ok(Ok(read)) if read.seq >= known.seq => Ok((read, false)),
-            Ok(Ok(_)) => Ok((known, false)),
-            Ok(Err(_)) | Err(_) => Ok((known, true)),
-        }
-    }
-
-    async fn read_wallet(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<Wallet, StoreError> {
-        let turn = self.hot().mirror.load(key);
-        let receiver = match turn {
-            Turn::Joined(receiver) => receiver,
-            Turn::Yours(receiver) => {
-                let read = self.store.wallet(&live.hunt.spec.id, key.player);
-                let app = self.clone();
-                // A task of its own: whoever asked first may go while others wait.
-                tokio::spawn(async move {
-                    let result = app.ask(StoreCommand::Wallet, read).await;
-                    app.hot().mirror.loaded(key, result);
-                });
-                receiver
-            }
-        };
-        waited(receiver).await.map_err(looked_up)
-    }
-
-    /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn credit(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<Arc<Credited>, StoreError> {
-        let turn = self.hot().mirror.credit(key);
-        let receiver = match turn {
-            Turn::Joined(receiver) => receiver,
-            Turn::Yours(receiver) => {
-                let credit = self.store.credit(&live.hunt.spec.id, key.player);
-                let app = self.clone();
-                tokio::spawn(async move {
-                    let result = app.ask(StoreCommand::Credit, credit).await;
-                    if let Ok(credited) = &result {
-                        app.metrics.credited(&credited.entries);
-                    }
-                    app.hot().mirror.credited(key, result);
-                });
-                receiver
-            }
-        };
-        waited(receiver).await
-    }
 }
 
 fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
@@ -483,25 +458,16 @@ fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
 }
 
 /// A look-up moves no coins: whether it was done or not, it can be done again.
-fn looked_up(error: StoreError) -> StoreError {
+pub(super) fn looked_up(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(why) => StoreError::Unavailable(why),
         error => error,
     }
 }
 
-fn note_store_wait(waited: Duration) {
+pub(super) fn note_store_wait(waited: Duration) {
     // Outside a request (in a task of its own) there is nobody to tell.
     let _ = WAITS.try_with(|waits| waits.store.set(waits.store.get() + waited));
-}
-
-async fn waited<T>(
-    receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let began = Instant::now();
-    let result = receiver.await;
-    note_store_wait(began.elapsed());
-    result.unwrap_or_else(|_| Err(StoreError::Unavailable("the operation was given up".into())))
 }
 
 /// The bearer token of a request.

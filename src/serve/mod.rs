@@ -33,6 +33,7 @@ pub mod problem;
 pub mod run;
 pub mod socket;
 mod stores;
+mod wallets;
 
 pub use openapi::document as openapi;
 pub use run::{Reload, ServeError, run};

@@ -20,7 +20,9 @@ impl<'a> Shown<'a> {
     pub(super) fn take(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         for entry in entries {
             match &entry.change {
-                Change::Credit(find) | Change::Reinstate(find) => self.credits.push(find),
+                Change::Credit(find) | Change::Reinstate(find) | Change::Replay(find, _) => {
+                    self.credits.push(find);
+                }
                 Change::Expire(find, reason) => self.expiries.push((find, *reason)),
                 Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) => {}
             }

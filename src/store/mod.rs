@@ -222,6 +222,8 @@ pub enum Health {
     Up,
     /// Reads work; what would write is refused because the disk is full.
     Full,
+    /// Everything works, but what the store lost in a failover may still come back: balances may be too low.
+    Recovering,
     /// Nothing works.
     Down(String),
 }
@@ -249,6 +251,11 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the state is [`Health::Down`], which every poll asks.
     fn is_down(&self) -> bool {
         matches!(self.health(), Health::Down(_))
+    }
+
+    /// Whether the store has just failed over and may get back what it lost: balances may be too low.
+    fn is_recovering(&self) -> bool {
+        false
     }
 
     /// The numbers of players, who come to be when they are first opened. One result a player, in order.

@@ -1,6 +1,8 @@
-//! A Redis server of a test's own, and a cluster.
+//! A Redis server of a test's own, a cluster, and sentinels.
 
 pub(crate) mod cluster;
+#[allow(dead_code, reason = "not every test that has a server needs sentinels")]
+pub(crate) mod sentinel;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -172,6 +174,11 @@ impl Server {
             .unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
     }
 
+    /// The same where there may be no answer.
+    pub(crate) fn asked<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        ask(self.port, words)
+    }
+
     /// Ends the process at once, as a crash does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
@@ -189,6 +196,29 @@ impl Server {
             }
         }
         panic!("redis-server did not start again on port {}", self.port);
+    }
+
+    /// Another server with what this one saved last.
+    pub(crate) fn copy_of_saved(&self) -> Self {
+        let mut other = Self::start();
+        other.take_files_of(self);
+        other
+    }
+
+    /// Starts again with what another server saved last, which is ended.
+    pub(crate) fn take_saved_of(&mut self, other: &mut Self) {
+        other.kill();
+        self.take_files_of(other);
+    }
+
+    fn take_files_of(&mut self, other: &Self) {
+        self.kill();
+        std::fs::copy(
+            other.dir.path().join("dump.rdb"),
+            self.dir.path().join("dump.rdb"),
+        )
+        .expect("the other has saved");
+        self.start_again();
     }
 
     /// Stops the process without ending it: the network answers, it does not.
@@ -213,4 +243,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Asks a server that may not answer.
+fn ask<T: redis::FromRedisValue>(port: u16, words: &[&str]) -> Option<T> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).ok()?;
+    let within = Duration::from_millis(500);
+    let mut connection = client.get_connection_with_timeout(within).ok()?;
+    connection.set_read_timeout(Some(within)).ok()?;
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd.query(&mut connection).ok()
 }

@@ -187,7 +187,12 @@ async fn a_primary_that_comes_back_empty_yields_no_zero_balance_until_it_is_acce
         .await
         .unwrap();
     let mut cluster = cluster;
-    let store = on(&cluster, options()).await;
+    // It keeps nothing that it could bring back.
+    let forgetful = Options {
+        replay_bytes_max: 0,
+        ..options()
+    };
+    let store = on(&cluster, forgetful).await;
     open_hunt(&store, WINDOW_MS).await;
     // A partition that does not lie where the identity lies.
     let home = cluster.primary_of(slot(keys().identity().as_bytes()));

@@ -66,6 +66,8 @@ impl OnCluster {
             feed_block: Duration::from_millis(50),
             sweep_interval: Duration::from_millis(100),
             forget_interval: Duration::from_millis(100),
+            // That the primaries of an empty cluster are met one after the other is no failover.
+            recovery: Duration::ZERO,
             time: Time::ManualBeside {
                 name: "now".into(),
                 time: self.time.clone(),

@@ -2,6 +2,7 @@
 //! one of the epoch, and was this instance cut off from it.
 
 use super::options::ConnectError;
+use super::replay::ring::Cut;
 use super::shared::{CUT_OFF_MS, Core, Known, Shared, random_hex};
 use crate::game::Millis;
 use crate::game::wallet::OUTAGES_MAX;
@@ -155,6 +156,7 @@ impl Shared {
         replid: &str,
         version: &str,
     ) -> Result<(), Failure> {
+        let before = self.epoch();
         let stepped_from = self.measure_on(line).await?;
         let mut fields = identity_fields(self, line).await?;
         if fields.is_empty() {
@@ -186,17 +188,19 @@ impl Shared {
                         found.identity, known.identity
                     ))));
                 }
+                self.replay.clear();
                 self.set_known(found);
-                self.replace_epoch(self.raise(line, replid, false).await?);
+                self.replace_epoch(self.raise(line, replid, (false, 0)).await?);
             }
             _ => {
                 self.set_known(found);
-                self.set_epoch(self.raise(line, replid, false).await?);
+                self.set_epoch(self.raise(line, replid, (false, before)).await?);
             }
         }
         self.bring_partitions(line).await?;
         self.note_absence(line, &fields, stepped_from).await?;
         self.heard();
+        self.recover_from(before, &fields);
         Ok(())
     }
 
@@ -245,6 +249,9 @@ impl Shared {
         let mut note = cmd("HSET");
         note.arg(self.keys.identity()).arg("whole").arg(1);
         line.query(&note).await?;
+        if self.replay.is_held() {
+            self.replay.begin();
+        }
         Ok(())
     }
 
@@ -261,10 +268,15 @@ impl Shared {
         Ok(())
     }
 
-    async fn raise(&self, line: &Line<'_>, replid: &str, accept: bool) -> Result<u64, Failure> {
-        let accept = if accept { "1" } else { "0" };
+    async fn raise(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        (accept, seen): (bool, u64),
+    ) -> Result<u64, Failure> {
+        let (accept, seen) = (if accept { "1" } else { "0" }, seen.to_string());
         let others = line.replids();
-        let mut args = vec![replid, accept];
+        let mut args = vec![replid, accept, &seen];
         if line.is_of_cluster() {
             args.push("1");
             args.extend(others.iter().map(String::as_str));
@@ -324,10 +336,32 @@ impl Shared {
         let reply = line
             .eval(&self.scripts.partition_epoch, key, &[&epoch])
             .await?;
-        let (is, ms, n): (u64, u64, u64) = from_redis_value(reply)?;
+        let (is, ms, n, cut_ms, cut_of): (u64, u64, u64, u64, u64) = from_redis_value(reply)?;
+        let cut = Cut {
+            ms: cut_ms,
+            of: cut_of,
+        };
+        self.replay.set_cut(usize::from(partition.index()), cut);
         self.set_epoch(is);
         self.set_position(partition, EntryId::new(ms, n));
         Ok(())
+    }
+
+    /// Lets a recovery begin where an epoch is new to this instance, or new at all.
+    fn recover_from(&self, before: u64, fields: &HashMap<String, String>) {
+        let epoch = self.epoch();
+        // A store's first epoch begins when it is made.
+        let first = epoch == number::<u64>(fields, "created_ms").max(1);
+        let recovery_ms = u64::try_from(self.options.recovery.as_millis()).unwrap_or(u64::MAX);
+        let is_young = epoch.saturating_add(recovery_ms) > self.clock.now();
+        let begins = match before {
+            // What a journal held is judged, however old the epoch is.
+            0 => !self.replay.is_empty() || (is_young && !first),
+            before => before != epoch || self.replay.is_held(),
+        };
+        if begins {
+            self.replay.begin();
+        }
     }
 
     /// Puts on record that this instance was cut off from the store, or that nobody was there.
@@ -410,11 +444,19 @@ impl Shared {
             self.make(line, replid).await?;
         }
         let found = self.read_known(&identity_fields(self, line).await?, version)?;
-        let epoch = self.raise(line, replid, true).await?;
+        let is_other = self
+            .known()
+            .is_some_and(|known| known.identity != found.identity);
+        let known = if is_other { 0 } else { self.epoch() };
+        let epoch = self.raise(line, replid, (true, known)).await?;
+        if is_other {
+            self.replay.clear();
+        }
         self.set_known(found);
         self.replace_epoch(epoch);
         self.bring_partitions(line).await?;
         self.heard();
+        self.replay.begin();
         self.set_disowned(None);
         Ok(())
     }

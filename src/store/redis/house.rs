@@ -96,6 +96,11 @@ impl House {
                     } else {
                         Ok(())
                     };
+                    if self.core.shared.replay.is_recovering() {
+                        return measured;
+                    }
+                    let shared = &self.core.shared;
+                    shared.replay.age(shared.epoch());
                     let (sweeps, forgets) = (sweep.is_due(), forget.is_due());
                     if (sweeps || forgets) && self.has_lease(options.sweep_interval).await? {
                         if sweeps {

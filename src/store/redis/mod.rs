@@ -10,6 +10,7 @@
 //!   before it is answered.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
+//! - [`replay`]: what a failover took is brought back.
 //! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
@@ -26,6 +27,7 @@ mod hunts;
 mod jobs;
 mod options;
 mod players;
+mod replay;
 mod scripts;
 mod shared;
 mod state;
@@ -33,6 +35,7 @@ mod tail;
 mod wallets;
 
 pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
+pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
@@ -45,7 +48,8 @@ use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::rules::NewFind;
 use crate::game::wallet::Wallet;
 use durable::Fences;
-use gate::{Gate, Line, identity_fields};
+use gate::{Gate, Line as Link, identity_fields};
+use replay::journal::{Journal, Line};
 use scripts::Scripts;
 use shared::{Core, Shared, describe, lock};
 use std::pin::Pin;
@@ -63,8 +67,11 @@ use trove_streams::{Config, DownReason, Partitions, Prepare, Router, State, Stor
 pub const FEED_BATCHES_MAX: usize = 256;
 /// The most exports and audits at a time.
 pub const LONG_READS_MAX: usize = 4;
-/// Links that one instance holds to a server: for commands, for reads of the feed, and for fences, if there are any.
-pub const CONNECTIONS: u32 = 3;
+/// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
+/// primary must not be flooded with them.
+pub const RELOADS_AT_ONCE_MAX: usize = 64;
+/// Links that one instance holds to a server: for commands and for reads of the feed. One more is for fences, if there are any.
+pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
 /// Clients that are left for operators and replicas when the sum of connections is compared with the server's limit.
@@ -77,6 +84,7 @@ pub struct RedisStore {
     url: String,
     feed_taken: Mutex<bool>,
     long_reads: Arc<Semaphore>,
+    reloads: Arc<Semaphore>,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -123,10 +131,13 @@ impl RedisStore {
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
         let (wait, instances) = (options.connect_wait, options.instances_expected);
-        let store = Self::assemble(url, options)?;
+        let journal = replay::journal::opened(&options).await?;
+        let store = Self::assemble(url, options, journal)?;
         let core = &store.core;
+        lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
         wait_up(&core.commands, wait).await?;
-        warn_of_clients(&core.commands, instances);
+        let connections = CONNECTIONS + u32::from(core.fences.is_some());
+        warn_of_clients(&core.commands, connections, instances);
         if let Some(fences) = &core.fences {
             wait_up(fences.router(), wait).await?;
         }
@@ -136,13 +147,19 @@ impl RedisStore {
             let whole = core.shared.whole_cluster(&core.commands).await;
             whole.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         }
+        // What an instance that starts amid a recovery would read may still change; so may what its journal brings back.
+        core.shared.replay.over(wait).await;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
         Ok(store)
     }
 
     /// The store with its links on their way; nothing is asked of it yet.
-    fn assemble(url: &str, options: Options) -> Result<Self, ConnectError> {
+    fn assemble(
+        url: &str,
+        options: Options,
+        journal: Option<(Journal, Vec<Line>)>,
+    ) -> Result<Self, ConnectError> {
         if options.limits.pending_finds_max > PENDING_FINDS_MAX {
             let what =
                 format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
@@ -173,7 +190,7 @@ impl RedisStore {
             options.response_timeout,
             &keys.identity(),
         )?;
-        let shared = Arc::new(Shared::new(options, keys, scripts));
+        let shared = Arc::new(Shared::new(options, keys, scripts, journal));
         let gate = |commands| {
             let shared = shared.clone();
             Arc::new(Gate { shared, commands })
@@ -192,6 +209,7 @@ impl RedisStore {
             url: url.to_owned(),
             feed_taken: Mutex::new(false),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
+            reloads: Arc::new(Semaphore::new(RELOADS_AT_ONCE_MAX)),
             runtime: Handle::current(),
             tasks: Mutex::default(),
         })
@@ -206,7 +224,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        Self::assemble(url, options)?.info().await
+        Self::assemble(url, options, None)?.info().await
     }
 
     /// What `trove store accept` does, see [`RedisStore::accept`]; gives what the store is afterwards.
@@ -218,7 +236,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        let store = Self::assemble(url, options)?;
+        let store = Self::assemble(url, options, None)?;
         store.accept().await?;
         store.info().await
     }
@@ -230,7 +248,7 @@ impl RedisStore {
     pub async fn info(&self) -> Result<Info, ConnectError> {
         let (connection, state) = self.beside().await?;
         let shared = &self.core.shared;
-        let fields = identity_fields(shared, &Line::Open(&connection)).await;
+        let fields = identity_fields(shared, &Link::Open(&connection)).await;
         let fields = fields.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         let number = |name: &str| {
             fields
@@ -268,7 +286,7 @@ impl RedisStore {
         let accepted = self
             .core
             .shared
-            .accept_on(&Line::Open(&connection), replid, &version)
+            .accept_on(&Link::Open(&connection), replid, &version)
             .await;
         accepted.map_err(|error| match error.downcast::<ConnectError>() {
             Ok(error) => *error,
@@ -298,6 +316,12 @@ impl RedisStore {
             0 => None,
             heard_ms => Some(shared.elapsed_ms().saturating_sub(heard_ms)),
         }
+    }
+
+    /// What replay did since this process began.
+    #[must_use]
+    pub fn replay_counts(&self) -> ReplayCounts {
+        self.core.shared.replay.counts()
     }
 
     /// Bytes of all feeds together, as last measured.
@@ -381,13 +405,13 @@ async fn wait_up(connection: &Router, within: Duration) -> Result<(), ConnectErr
 }
 
 /// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
-fn warn_of_clients(connection: &Router, instances: u32) {
-    let needed = u64::from(CONNECTIONS) * u64::from(instances) * 2;
+fn warn_of_clients(connection: &Router, connections: u32, instances: u32) {
+    let needed = u64::from(connections) * u64::from(instances) * 2;
     if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
         && needed + CLIENTS_SPARE > most
     {
         tracing::warn!(
-            "{CONNECTIONS} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
+            "{connections} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
              maxclients is {most}: raise it"
         );
     }
@@ -411,6 +435,10 @@ impl Store for RedisStore {
         Self::feed_silent_ms(self)
     }
 
+    fn is_recovering(&self) -> bool {
+        self.core.shared.replay.is_recovering()
+    }
+
     fn is_down(&self) -> bool {
         self.core.shared.is_disowned() || !self.core.commands.is_up()
     }
@@ -421,12 +449,20 @@ impl Store for RedisStore {
 
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
         let core = self.core.clone();
-        self.start(async move { core.open_players(&players).await })
+        let reloads = self.reloads.clone();
+        self.start(async move {
+            let _turn = reloads.acquire().await;
+            core.open_players(&players).await
+        })
     }
 
     fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
-        Box::pin(async move { core.wallet(&hunt, player).await })
+        let reloads = self.reloads.clone();
+        Box::pin(async move {
+            let _turn = reloads.acquire().await;
+            core.wallet(&hunt, player).await
+        })
     }
 
     fn record(&self, hunt: &HuntId, finds: Vec<(PlayerId, NewFind)>) -> Reply<Recorded> {

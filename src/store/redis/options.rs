@@ -2,6 +2,7 @@
 
 use crate::game::rules::Limits;
 use crate::store::clock::TimeSource;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use trove_streams::{StoreUrl, UrlError, Version};
@@ -85,6 +86,14 @@ pub struct Options {
     pub forget_interval: Duration,
     /// How often the feeds' bytes are measured.
     pub measure_interval: Duration,
+    /// How long after a failover nothing runs out, while instances bring back what it took.
+    pub recovery: Duration,
+    /// The most bytes that an instance keeps of what it executed, to bring it back after a failover.
+    pub replay_bytes_max: usize,
+    /// For how long it keeps it.
+    pub replay_age_max: Duration,
+    /// A directory of this instance's own where it keeps it on disk too.
+    pub journal_dir: Option<PathBuf>,
     /// Where time comes from.
     pub time: Time,
 }
@@ -107,6 +116,10 @@ impl Default for Options {
             sweep_interval: Duration::from_secs(4),
             forget_interval: Duration::from_secs(60),
             measure_interval: Duration::from_secs(15),
+            recovery: Duration::from_secs(2),
+            replay_bytes_max: 64 << 20,
+            replay_age_max: Duration::from_secs(60),
+            journal_dir: None,
             time: Time::Server,
         }
     }

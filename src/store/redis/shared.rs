@@ -2,6 +2,8 @@
 
 use super::cache::HuntCache;
 use super::options::{Options, Time};
+use super::replay::Replay;
+use super::replay::journal::{Journal, Line};
 use super::scripts::Scripts;
 use crate::game::Millis;
 use crate::game::coins::COINS_MAX;
@@ -96,6 +98,8 @@ pub(super) struct Shared {
     is_disowned: AtomicBool,
     /// When the feed's tail last heard from the server, by `started`; 0 before it began.
     pub(super) tail_heard_ms: AtomicU64,
+    /// What this instance executed lately.
+    pub(super) replay: Replay,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +108,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, keys: Keys, scripts: Scripts) -> Self {
+    pub(super) fn new(
+        options: Options,
+        keys: Keys,
+        scripts: Scripts,
+        journal: Option<(Journal, Vec<Line>)>,
+    ) -> Self {
         let server_time = match &options.time {
             Time::Server => {
                 let own = SystemTimeSource::default();
@@ -121,6 +130,12 @@ impl Shared {
             (None, Time::Server) => Arc::new(SystemTimeSource::default()),
         };
         let partitions = usize::from(options.partitions);
+        let replay = Replay::new(
+            (options.replay_bytes_max, options.replay_age_max),
+            options.recovery,
+            partitions,
+            journal,
+        );
         Self {
             options,
             keys,
@@ -141,6 +156,7 @@ impl Shared {
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),
+            replay,
         }
     }
 
@@ -158,6 +174,7 @@ impl Shared {
                 "a new epoch of the store begins; wallets are read again"
             );
             self.hunts.clear();
+            self.replay.hold_writes();
         }
     }
 
@@ -165,6 +182,7 @@ impl Shared {
     pub(super) fn replace_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Release);
         self.hunts.clear();
+        self.replay.hold_writes();
     }
 
     pub(super) fn known(&self) -> Option<Known> {
@@ -294,6 +312,7 @@ impl Shared {
             return Health::Down(why);
         }
         match state {
+            State::Up(_) if self.replay.is_recovering() => Health::Recovering,
             State::Up(_) if self.memory_full.load(Ordering::Relaxed) => Health::Full,
             State::Up(_) => Health::Up,
             State::Connecting => Health::Down("the first connection is under way".into()),

@@ -181,7 +181,12 @@ impl Follower {
             )
         });
         let tail = Feeds::new(reads, feeds, shared.options.feed_block)?;
-        let epoch = shared.epoch();
+        // Of a store that is recovering the wallets that are read meanwhile are read again afterwards.
+        let epoch = if shared.replay.is_recovering() {
+            0
+        } else {
+            shared.epoch()
+        };
         // It is silent from now on, until it is heard.
         let now_ms = shared.elapsed_ms().max(1);
         shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
@@ -210,7 +215,8 @@ impl Follower {
             let heard_ms = shared.elapsed_ms().saturating_sub(self.tail.silent_ms());
             shared.tail_heard_ms.fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
-            if self.tells_epoch() {
+            let recovering = shared.replay.is_recovering();
+            if !recovering && self.tells_epoch() {
                 self.epoch = self.core.shared.epoch();
                 self.core
                     .shared
@@ -220,7 +226,9 @@ impl Follower {
                 out.push(FeedEvent::Reset { epoch: self.epoch });
             }
             self.take(events, &mut out).await;
-            self.mend(&mut out).await;
+            if !recovering {
+                self.mend(&mut out).await;
+            }
             if out.is_empty() {
                 continue;
             }
@@ -365,6 +373,10 @@ impl Follower {
                         .and_then(|text| std::str::from_utf8(text).ok())
                         .unwrap_or_default();
                     match parse(entry.id, text) {
+                        Ok(FeedEntry::Erased { player }) => {
+                            self.core.shared.replay.purge(player);
+                            queues[feed].push_back(FeedEntry::Erased { player });
+                        }
                         Ok(entry) => queues[feed].push_back(entry),
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
                         Err(_) => {
@@ -428,6 +440,10 @@ impl Follower {
         if commands.wait_up(patience).await.is_err() {
             return;
         }
+        // The link may have brought a new epoch: until its recovery is over, what was told last is the best there is.
+        if self.core.shared.replay.is_recovering() {
+            return;
+        }
         let mut mended = Vec::new();
         for feed in &self.broken {
             match self.position(self.partitions[*feed]).await {
@@ -440,6 +456,10 @@ impl Follower {
         // One is enough, and it is this one: what is read from the store from now on is as of these positions or later. The
         // epoch is the history's that the positions are of, for it is raised before a new history is read.
         self.epoch = self.core.shared.epoch();
+        self.core
+            .shared
+            .told_epoch
+            .store(self.epoch, Ordering::Release);
         out.retain(|event| !matches!(event, FeedEvent::Reset { .. }));
         out.push(FeedEvent::Reset { epoch: self.epoch });
         for (feed, position) in mended {
