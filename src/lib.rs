@@ -11,4 +11,5 @@ pub mod metrics;
 pub mod mirror;
 pub mod serve;
 pub mod shim;
+pub mod sla;
 pub mod store;

@@ -399,6 +399,35 @@ fn a_server_on_redis_needs_keys_and_a_server_that_keeps_what_it_is_given() {
 }
 
 #[test]
+fn what_redis_says_of_itself_is_among_the_metrics() {
+    let redis = Server::start();
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &redis.port.to_string()]);
+    let one = site(&redis, "one", &[]);
+    one.open_h();
+    one.player("ann").find(&json!({"treasure": "a"})).is(201);
+    let value = |text: &str, name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} in {text}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let text = || one.ops().send(Ask::get("/metrics")).text();
+    // Every series is there before the server was asked for the first time.
+    value(&text(), "trove_redis_stream_entries{partition=\"15\"}");
+    wait("the server to have been asked", || {
+        value(&text(), "trove_redis_commands_total") > 0.0
+    });
+    let text = text();
+    assert!(value(&text, "trove_redis_memory_bytes") > 100_000.0);
+    assert!(value(&text, "trove_redis_clients") >= 1.0);
+    assert!(value(&text, "trove_redis_evicted_keys_total").abs() < 0.5);
+    value(&text, "trove_redis_replication_lag_bytes");
+    value(&text, "trove_redis_replication_lag_seconds");
+    drop(replica);
+}
+
+#[test]
 fn a_server_that_takes_too_few_clients_is_warned_about_with_the_sum() {
     let redis = Server::with(&["--maxclients", "200"]);
     let said = |instances: &str| {

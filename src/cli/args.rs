@@ -44,6 +44,9 @@ pub(super) enum Command {
     /// Look at a store on Redis, or accept one whose identity changed.
     #[command(subcommand)]
     Store(StoreCommand),
+    /// What follows from the objectives in the settings.
+    #[command(subcommand)]
+    Sla(SlaCommand),
     /// Print the default settings with their explanations.
     Config,
     /// Print the OpenAPI document of the public listener.
@@ -268,6 +271,16 @@ pub(super) enum StoreCommand {
     Info(StoreArg),
     /// Take what the server holds as the store from now on: after a server came back empty, or was replaced on purpose.
     Accept(StoreArg),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SlaCommand {
+    /// Print recording and alerting rules for Prometheus.
+    Rules {
+        /// A settings file; `trove config` prints one
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]

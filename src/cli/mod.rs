@@ -22,7 +22,7 @@ mod usage;
 mod values;
 
 use crate::config::{self, Overrides, Settings};
-use args::{Args, Command};
+use args::{Args, Command, SlaCommand};
 use clap::Parser;
 use failure::{Exit, Failure};
 use std::io::{BufWriter, Write};
@@ -55,6 +55,16 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode, Failure> {
         Command::Export(args) => ledger::export(args, out)?,
         Command::Verify(args) => ledger::verify(args, out)?,
         Command::Store(command) => store::run(command, out)?,
+        Command::Sla(SlaCommand::Rules { config }) => {
+            let settings = Settings::load(
+                config.as_deref(),
+                config::environment(),
+                Overrides::default(),
+            )
+            .map_err(|error| Failure::new(Exit::Usage, error))?;
+            let sla = &settings.sla;
+            out.write_all(crate::sla::rules::rules(&sla.objectives, sla.failures_min).as_bytes())?;
+        }
         Command::Config => out.write_all(config::DEFAULTS.as_bytes())?,
         Command::Openapi => writeln!(out, "{}", crate::serve::openapi())?,
         Command::Simulate(args) => simulate::run(args, out)?,

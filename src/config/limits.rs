@@ -1,6 +1,6 @@
 //! What each setting may be, and how settings depend on each other.
 
-use super::{Durability, EMBEDDED, Settings, SettingsError, shim};
+use super::{Durability, EMBEDDED, Settings, SettingsError, shim, sla};
 use crate::link::LinkPeers;
 use std::net::SocketAddr;
 use toml::Value;
@@ -67,6 +67,7 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
         Value::Integer(number) => match RANGES
             .iter()
             .chain(&shim::RANGES)
+            .chain(&sla::RANGES)
             .find(|(name, ..)| *name == key)
         {
             Some((_, min, max)) if !(min..=max).contains(&number) => {
@@ -79,6 +80,9 @@ pub(super) fn value(key: &str, value: &Value) -> Result<(), String> {
         }
         Value::String(text) => text_value(key, text),
         Value::Array(items) if key == "server.link_peers" => items.iter().try_for_each(network),
+        Value::Array(items) if sla::list(key, items).is_some() => {
+            sla::list(key, items).unwrap_or(Ok(()))
+        }
         Value::Array(items) => items.iter().try_for_each(|item| {
             let of_shim = item.as_str().and_then(|text| shim::list_item(key, text));
             of_shim.unwrap_or_else(|| origin(item))
@@ -322,5 +326,5 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             });
         }
     }
-    Ok(())
+    settings.sla.check()
 }

@@ -2,10 +2,11 @@
 //!
 //! - [`sources`] lays the sources over one another and refuses what it does not know.
 //! - [`limits`] says what each value may be, and which settings depend on each other.
-//! - [`shim`]: the shim's own sections.
+//! - [`shim`]: the shim's own sections. [`sla`]: objectives.
 
 mod limits;
 mod shim;
+mod sla;
 mod sources;
 
 use serde::Deserialize;
@@ -16,6 +17,7 @@ pub use shim::{
     HeartbeatRule, INSTANCES_MAX, Network, ShimHealthSettings, ShimSettings, ShimUpstreamSettings,
     UpstreamGroup,
 };
+pub use sla::SlaSettings;
 pub use sources::{Origin, environment};
 
 /// The commented default settings, as `trove config` prints them.
@@ -37,6 +39,7 @@ pub struct Settings {
     pub limits: LimitSettings,
     pub cors: CorsSettings,
     pub log: LogSettings,
+    pub sla: SlaSettings,
     pub shim: ShimSettings,
     pub shim_upstream: ShimUpstreamSettings,
     pub shim_health: ShimHealthSettings,

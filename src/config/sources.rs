@@ -232,6 +232,16 @@ fn parse(default: &Value, text: &str) -> Result<Value, &'static str> {
             .map_err(|_| wrong),
         Value::Float(_) => text.parse().map(Value::Float).map_err(|_| wrong),
         Value::Boolean(_) => text.parse().map(Value::Boolean).map_err(|_| wrong),
+        Value::Array(items)
+            if items
+                .first()
+                .is_some_and(|item| !item.is_str() && !item.is_table()) =>
+        {
+            let numbers = text.split(',').map(str::trim);
+            let numbers = numbers.map(|number| number.parse().map(Value::Float));
+            let numbers: Result<Vec<_>, _> = numbers.collect();
+            numbers.map(Value::Array).map_err(|_| wrong)
+        }
         Value::Array(_) => {
             let items = text
                 .split(',')

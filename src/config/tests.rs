@@ -58,6 +58,7 @@ fn every_number_has_a_range_that_holds_its_default() {
                     limits::RANGES
                         .iter()
                         .chain(&shim::RANGES)
+                        .chain(&sla::RANGES)
                         .any(|(name, ..)| *name == key),
                     "{key} has no range"
                 );
@@ -363,4 +364,31 @@ fn a_promise_is_one_that_the_store_can_keep() {
     let text =
         "[store]\nurl = \"redis+cluster://a,b:1\"\ndurability = \"replicated\"\nreplicas_min = 2";
     assert_eq!(with_file(text).unwrap().store.replicas_min, 2);
+}
+
+#[test]
+fn the_numbers_of_objectives_and_of_buckets_are_bounded() {
+    let objectives = |count: usize| {
+        let one = |n| format!("o{n}:poll:99:1000:0.005");
+        let all: Vec<String> = (0..count).map(one).collect();
+        with_variable("TROVE_SLA__OBJECTIVES", &all.join(","))
+    };
+    assert_eq!(objectives(16).unwrap().sla.objectives.len(), 16);
+    assert!(error(objectives(17)).contains("at most 16"));
+    assert!(objectives(0).unwrap().sla.objectives.is_empty());
+    let buckets = |count: usize| {
+        let all: Vec<String> = (1..=count).map(|n| (n * 100).to_string()).collect();
+        with_variable("TROVE_SLA__BUCKETS_MS", &all.join(","))
+    };
+    assert_eq!(buckets(40).unwrap().sla.buckets_ms.len(), 40);
+    assert!(error(buckets(41)).contains("1 to 40 boundaries"));
+}
+
+#[test]
+fn an_objective_needs_a_boundary_where_it_cuts() {
+    let message = error(with_file(
+        "[sla]\nbuckets_ms = [1, 1000]\n[[sla.objectives]]\nname = \"finds\"\nroute = \"find\"\npercentile = 99\nlatency_ms = 1000\nerror_ratio = 0.01\nfailure_ms = 3000\n",
+    ));
+    assert!(message.contains("failure_ms 3000 of finds"), "{message}");
+    assert!(message.contains("sla.buckets_ms (1, 1000)"), "{message}");
 }

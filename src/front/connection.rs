@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -82,6 +82,10 @@ pub(super) struct Kept {
     /// What the socket would not take, from `sent` on. Nothing more is produced before it has gone.
     pub(super) unsent: Vec<u8>,
     pub(super) sent: usize,
+    /// When the first byte of the request that is incomplete was read.
+    pub(super) since: Option<Instant>,
+    /// When the socket first would not take what it is given, and how long after its request that was.
+    pub(super) blocked: Option<(Instant, Duration)>,
 }
 
 /// One client's connection, as a future that ends when it is closed. Holds a seat of its front until dropped.
@@ -227,9 +231,16 @@ where
     /// Ends a turn: what is left of the input is kept, and memory that nothing needs is given back.
     fn keep_input(&mut self, s: &Scratch) {
         if s.pending() > 0 {
-            s.stow(&mut self.kept.get_or_insert_default().carry);
-        } else if self.kept.is_some() {
-            if self.unsent().is_empty() {
+            let arrived = self.arrived;
+            let kept = self.kept.get_or_insert_default();
+            s.stow(&mut kept.carry);
+            if self.stage == Stage::Reading && self.incomplete {
+                kept.since.get_or_insert(arrived);
+            } else {
+                kept.since = None;
+            }
+        } else if let Some(kept) = &self.kept {
+            if self.unsent().is_empty() && kept.blocked.is_none() {
                 self.kept = None;
             } else if let Some(kept) = &mut self.kept {
                 kept.carry = Vec::new();
@@ -319,6 +330,7 @@ where
             Timer::Linger => return Flow::End,
             Timer::Write => {
                 count(&self.front.counters.timeouts);
+                self.tell_blocked();
                 return Flow::End;
             }
             Timer::Header => self.refuse(s, Refusal::HeaderTimeout),
@@ -388,6 +400,9 @@ where
 
     /// After each answer: lets the others have their turn, or the socket what is collected, when it is time.
     pub(super) fn after_answer(&mut self, cx: &mut Context<'_>, s: &mut Scratch) -> Flow {
+        if let Some(kept) = &mut self.kept {
+            kept.since = None;
+        }
         self.timer = Timer::None;
         s.requests += 1;
         let yields = s.requests >= self.front.limits.requests_per_turn;

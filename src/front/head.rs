@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memchr::memchr;
 
@@ -11,6 +11,7 @@ use super::framing::{Framing, Seen, connection_options};
 use super::limits::{FIELDS_CAPACITY, Limits};
 use super::refusal::Refusal;
 use super::target::{is_host, split_target};
+use super::trace::TraceId;
 
 /// Where a request came from and when; what [`Head::parse`] cannot read from the bytes.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,10 @@ pub struct Origin {
     /// When the last byte of the request's head was read.
     pub arrived: Instant,
 }
+
+/// How long a client took to send a request's head, where not all of it came at once; among the request's extensions then.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending(pub Duration);
 
 /// Room for the fields of a head, on the caller's stack: [`Head::parse`] borrows it.
 pub type FieldSlots<'h> = [MaybeUninit<httparse::Header<'h>>; FIELDS_CAPACITY];
@@ -57,6 +62,7 @@ pub struct Head<'h> {
     known: Known,
     framing: Framing,
     origin: Origin,
+    sending: Duration,
     bytes: usize,
     minor: u8,
     keep_alive: bool,
@@ -159,6 +165,7 @@ impl<'h> Head<'h> {
             known,
             framing,
             origin,
+            sending: Duration::ZERO,
             bytes,
             minor,
             keep_alive: if minor == 0 {
@@ -238,6 +245,26 @@ impl<'h> Head<'h> {
     #[must_use]
     pub fn prefer(&self) -> Option<&'h [u8]> {
         self.at(self.known.prefer)
+    }
+
+    /// The same head, which took its client so long to send after its first byte.
+    #[must_use]
+    pub fn sent_over(self, sending: Duration) -> Self {
+        Head { sending, ..self }
+    }
+
+    /// How long its client took to send it after its first byte, with its body if that was wanted whole. 0 if it came at
+    /// once.
+    #[must_use]
+    #[inline]
+    pub fn sending(&self) -> Duration {
+        self.sending
+    }
+
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceId> {
+        TraceId::of_traceparent(self.traceparent()?)
     }
 
     /// `traceparent`, the first if there are several.

@@ -51,6 +51,7 @@ mod scratch;
 mod seats;
 mod service;
 mod target;
+mod trace;
 mod upgrade;
 
 use std::future::Future;
@@ -71,12 +72,13 @@ pub use chunk::{ChunkDecoder, ChunkError, ChunkStep};
 pub use connection::Connection;
 pub use desk::{Offer, Ticket, Tried};
 pub use framing::{Framing, connection_options};
-pub use head::{FieldSlots, Head, Origin, field_slots};
+pub use head::{FieldSlots, Head, Origin, Sending, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
 pub use refusal::Refusal;
 pub use request::whole_request;
 pub use seats::TICK_MS;
 pub use service::{ServiceBackend, ServiceFuture};
+pub use trace::TraceId;
 pub use upgrade::{Stream, Upgraded, UpgradedTurn};
 
 use desk::Desk;
@@ -134,6 +136,12 @@ pub trait Backend: Send + Sync + 'static {
     fn upgrade(&self, head: &Head<'_>) -> Option<Box<dyn Upgraded>> {
         let _ = head;
         None
+    }
+
+    /// A client was slow to read: what it was to be sent was blocked for `reading`, after an answer that was ready
+    /// `answered_after` its request. Told when all has left, or the wait was given up.
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        let _ = (answered_after, reading);
     }
 
     /// Fields that every answer carries, for those that the front gives itself: its refusals, and the 502 of a ticket that

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -26,6 +27,7 @@ where
         if let Some(kept) = &mut self.kept {
             kept.unsent = Vec::new();
             kept.sent = 0;
+            self.tell_blocked();
         }
         s.out.clear();
         if let Some(exchange) = &mut self.exchange
@@ -59,6 +61,28 @@ where
             kept.unsent.extend_from_slice(&s.out[at..]);
         }
         s.out.clear();
+    }
+
+    /// The client takes no more for now.
+    fn note_blocked(&mut self) {
+        let arrived = self.arrived;
+        let kept = self.kept.get_or_insert_default();
+        kept.blocked.get_or_insert_with(|| {
+            let now = Instant::now();
+            (now, now.saturating_duration_since(arrived))
+        });
+    }
+
+    /// Tells the backend, if the client took no more for a while, how long that was.
+    pub(super) fn tell_blocked(&mut self) {
+        let blocked = self.kept.as_mut().and_then(|kept| kept.blocked.take());
+        if let Some((since, answered_after)) = blocked {
+            // Requests that were read meanwhile could not be answered: their time begins now.
+            self.arrived = Instant::now();
+            self.front
+                .backend
+                .read_slowly(answered_after, since.elapsed());
+        }
     }
 
     /// `None` when all is written.
@@ -101,6 +125,7 @@ where
                 Poll::Pending => {
                     self.arm(Timer::Write);
                     self.keep(s, at);
+                    self.note_blocked();
                     return Some(Flow::Wait);
                 }
                 Poll::Ready(Ok(0) | Err(_)) => return Some(Flow::End),

@@ -101,7 +101,10 @@ where
         };
         let mut slots = field_slots();
         let head = match Head::parse(unread, &mut slots, &self.front.limits, origin) {
-            Ok(Some(head)) => head,
+            Ok(Some(head)) => match self.kept.as_ref().and_then(|kept| kept.since) {
+                Some(since) => head.sent_over(self.arrived.saturating_duration_since(since)),
+                None => head,
+            },
             Ok(None) => {
                 self.incomplete = true;
                 self.spare = 0;

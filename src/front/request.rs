@@ -8,7 +8,7 @@ use http::{Method, Request, Uri, Version};
 use super::answer::is_framing;
 use super::body::Body;
 use super::framing::connection_options;
-use super::head::Head;
+use super::head::{Head, Sending};
 use super::refusal::Refusal;
 
 /// The request as a service gets it: target in origin form, hop-by-hop fields dropped (`content-length` stays: it tells
@@ -71,6 +71,9 @@ pub(super) fn build(head: &Head<'_>, raw: &[u8], body: Body) -> Result<Request<B
     }
     *request.headers_mut() = fields;
     request.extensions_mut().insert(head.origin());
+    if !head.sending().is_zero() {
+        request.extensions_mut().insert(Sending(head.sending()));
+    }
     Ok(request)
 }
 

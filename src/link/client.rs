@@ -9,7 +9,7 @@ use super::frame::{self, AnswerFrame, Frame, FrameError, Hello, Refused, Request
 use super::limits::{LinkLimits, REQUESTS_CAPACITY};
 use super::outgoing::Outgoing;
 use super::returned::{Returned, Why};
-use crate::front::{Answer, FieldLines, Ticket};
+use crate::front::{Answer, FieldLines, Ticket, TraceId};
 
 /// Buffers kept for requests to come, and the largest that is kept.
 const SPARE_BUFFERS_MAX: usize = 256;
@@ -53,6 +53,10 @@ pub struct Delivery<'a> {
     pub elsewhere: Duration,
     /// When the answer had been read from the link.
     pub read: Instant,
+    /// How long its client took to send the request after its first byte.
+    pub sending: Duration,
+    /// The trace that the request belongs to.
+    pub trace: Option<TraceId>,
 }
 
 /// Why a link does not take a request.
@@ -135,8 +139,12 @@ pub(super) struct Course {
     pub(super) attempts: u8,
     /// Of these, how many may have had it carried out.
     pub(super) tried: u8,
-    /// How long links that brought no answer had it.
-    pub(super) elsewhere: Duration,
+    /// How long links that brought no answer had it. In microseconds, as the next: this travels by value, and shall be
+    /// small.
+    pub(super) elsewhere_us: u32,
+    /// How long its client took to send it.
+    pub(super) sending_us: u32,
+    pub(super) trace: Option<TraceId>,
 }
 
 /// An answer that has its client.
@@ -205,7 +213,9 @@ impl LinkClient {
             mark: request.mark,
             attempts: 1,
             tried: 0,
-            elsewhere: Duration::ZERO,
+            elsewhere_us: 0,
+            sending_us: micros(request.head.sending()),
+            trace: request.head.trace(),
         };
         // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
         let due = ticket.arrived() + Duration::from_millis(request.deadline_ms.into());
@@ -488,12 +498,20 @@ impl UnderWay {
             frame: std::mem::take(&mut self.frame),
             why,
             course: Course {
-                elsewhere: self.course.elsewhere + self.sent.elapsed(),
+                elsewhere_us: self
+                    .course
+                    .elsewhere_us
+                    .saturating_add(micros(self.sent.elapsed())),
                 tried: self.course.tried.saturating_add(was_tried.into()),
                 ..self.course
             },
         })
     }
+}
+
+/// Microseconds, up to an hour and more.
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// The address that a request is from, as a link can carry it: without the scope of a link-local one.

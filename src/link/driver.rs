@@ -264,8 +264,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 fields: lines,
                 arrived: matched.ticket.arrived(),
                 sent: matched.sent,
-                elsewhere: matched.course.elsewhere,
+                elsewhere: Duration::from_micros(matched.course.elsewhere_us.into()),
                 read,
+                sending: Duration::from_micros(matched.course.sending_us.into()),
+                trace: matched.course.trace,
             };
             let owner = &self.owner;
             matched.ticket.answer(|answer| {

@@ -1,11 +1,11 @@
 //! Requests that a link could not bring to an answer.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::client::{Course, kept};
 use super::frame::Refused;
-use crate::front::{Answer, Ticket, Tried};
+use crate::front::{Answer, Ticket, TraceId, Tried};
 
 /// Why a request came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,18 @@ impl Returned {
     #[must_use]
     pub fn arrived(&self) -> Instant {
         self.ticket.arrived()
+    }
+
+    /// How long its client took to send it after its first byte.
+    #[must_use]
+    pub fn sending(&self) -> Duration {
+        Duration::from_micros(self.course.sending_us.into())
+    }
+
+    /// The trace that it belongs to.
+    #[must_use]
+    pub fn trace(&self) -> Option<TraceId> {
+        self.course.trace
     }
 
     /// [`Outgoing::mark`](super::Outgoing::mark) of it.

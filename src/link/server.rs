@@ -80,6 +80,10 @@ impl<B: Backend> Backend for Linked<B> {
         self.inner.upgrade(head)
     }
 
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        self.inner.read_slowly(answered_after, reading);
+    }
+
     fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
         self.inner.sign(took, answer);
     }

@@ -1,22 +1,25 @@
 //! What all requests share.
 
+use super::beside;
 use super::catalogue::LiveHunt;
 use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
 use super::problem::Problem;
+use super::waits::StoreWait;
 use crate::auth::{Keys, TokenCache, TokenError};
 use crate::config::Settings;
 use crate::game::Millis;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
+use crate::metrics::redis::RedisFigures;
 use crate::metrics::{Metrics, StoreCommand};
 use crate::mirror::{Key, Mirror};
+use crate::sla::{SLOW_REQUESTS, Sla};
 use crate::store::{FeedEvent, Opening, Store, StoreError};
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -33,20 +36,6 @@ const EVENTS_PER_TURN: usize = 256;
 const WAKE_SPREAD: Duration = Duration::from_secs(1);
 /// In how many steps.
 const WAKE_STEPS: u32 = 20;
-
-tokio::task_local! {
-    /// What the request at hand has waited for.
-    pub(super) static WAITS: Waits;
-}
-
-/// What a request has waited for, for `Server-Timing`, the metrics and the cause of slow requests.
-#[derive(Debug, Default)]
-pub(super) struct Waits {
-    /// The store.
-    pub(super) store: Cell<Duration>,
-    /// News: a held poll. Whoever asked wanted to wait, so it counts against nobody.
-    pub(super) held: Cell<Duration>,
-}
 
 /// The player of a verified token.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +106,8 @@ pub struct App {
     pub store: Arc<dyn Store>,
     /// What is measured.
     pub metrics: Metrics,
+    /// Whether the promise holds, and what made requests slow.
+    pub sla: Arc<Sla>,
     /// How far the event loop is behind.
     pub load: LoopLoad,
     /// Sent as `x-instance-id`.
@@ -160,9 +151,17 @@ impl App {
             poll_jitter: settings.poll.jitter,
         };
         let epoch = AtomicU64::new(store.epoch());
+        let name = instance_id.to_str().unwrap_or_default();
+        let mut metrics = Metrics::new(name, settings.sla.buckets(), Some(beside::depth));
+        let own_dir = settings.store.dir().map(ToOwned::to_owned);
+        let watched = metrics.watch(&settings.sla.objectives);
+        let sla = Sla::new(&settings.sla, "serve", name, own_dir, watched);
+        metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
+        metrics.add_collector(Box::new(RedisFigures(store.clone())));
         Arc::new(Self {
             store,
-            metrics: Metrics::new(instance_id.to_str().unwrap_or_default()),
+            metrics,
+            sla,
             load: LoopLoad::default(),
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
@@ -341,10 +340,10 @@ impl App {
         command: StoreCommand,
         operation: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let _wait = StoreWait::begin();
         let began = Instant::now();
         let result = operation.await;
         self.metrics.store_command(command, began.elapsed());
-        note_store_wait(began.elapsed());
         result
     }
 
@@ -463,11 +462,6 @@ pub(super) fn looked_up(error: StoreError) -> StoreError {
         StoreError::Unknown(why) => StoreError::Unavailable(why),
         error => error,
     }
-}
-
-pub(super) fn note_store_wait(waited: Duration) {
-    // Outside a request (in a task of its own) there is nobody to tell.
-    let _ = WAITS.try_with(|waits| waits.store.set(waits.store.get() + waited));
 }
 
 /// The bearer token of a request.

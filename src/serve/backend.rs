@@ -1,15 +1,20 @@
 //! What stands behind the front of `trove serve`.
 
-use super::app::{App, WAITS, Waits};
+use super::app::App;
 use super::problem::{PROBLEM_JSON, Problem};
+use super::waits::{WAITS, Waits};
 use super::{bulk, health, hunts, players, poll};
-use crate::front::{self, Answer, Backend, Head, Origin};
+use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, TraceId};
 use crate::metrics::Route;
+use crate::metrics::labels::Cause;
+use crate::sla::Parts;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http_body::{Body as _, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -161,20 +166,37 @@ impl Backend for AppBackend {
         Some(bytes as u64)
     }
 
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        self.app.sla.note_reading(answered_after, reading);
+    }
+
     fn call(&self, request: Request<front::Body>) -> Self::Future {
         let route = route_of(request.method().as_str(), request.uri().path());
         let arrived = request
             .extensions()
             .get::<Origin>()
             .map_or_else(Instant::now, |origin| origin.arrived);
-        let traceparent = traceparent(request.headers());
+        let sending = request.extensions().get::<Sending>();
+        let sending = sending.map_or(Duration::ZERO, |sending| sending.0);
+        let trace = request.headers().get("traceparent");
+        let trace = trace.and_then(|value| TraceId::of_traceparent(value.as_bytes()));
         let router = self.router.clone();
         let app = self.app.clone();
+        let began = arrived.checked_sub(sending).unwrap_or(arrived);
         let answer = async move {
-            let Ok(response) = router.oneshot(request.map(Body::new)).await;
-            let (store, held) = WAITS.with(|waits| (waits.store.get(), waits.held.get()));
-            let took = arrived.elapsed().saturating_sub(held);
-            finish(&app, response, route, took, store, traceparent.as_deref())
+            // Dropped before its end, and within the request's own scope, it tells that the client has gone.
+            let mut asked = Asked {
+                app: &app,
+                route,
+                arrived,
+                began,
+                trace,
+                is_answered: false,
+            };
+            let Ok(response) = router.oneshot(request.map(TimedBody::wrap)).await;
+            asked.is_answered = true;
+            let parts = asked.parts();
+            finish(&app, response, route, (began, parts), trace)
         };
         Watched {
             answer: Box::pin(WAITS.scope(Waits::default(), answer)),
@@ -183,14 +205,62 @@ impl Backend for AppBackend {
     }
 }
 
-/// Adds what every answer carries, and counts it. `took` is without what the client wished to wait.
+/// The status that stands for an answer which its client did not wait for, after nginx.
+const CLIENT_GONE: u16 = 499;
+
+/// A request that is being worked on.
+struct Asked<'a> {
+    app: &'a App,
+    route: Route,
+    arrived: Instant,
+    /// When its first byte had been read.
+    began: Instant,
+    trace: Option<TraceId>,
+    is_answered: bool,
+}
+
+impl Asked<'_> {
+    /// What it has waited for up to now, but for what its client wished to wait.
+    fn parts(&self) -> Parts {
+        let now = Instant::now();
+        let (store, held, body) = WAITS
+            .try_with(|waits| (waits.store.get(), waits.held.get(), waits.client.get()))
+            .unwrap_or_default();
+        let took = now
+            .saturating_duration_since(self.arrived)
+            .saturating_sub(held + body);
+        Parts {
+            client: self.arrived.saturating_duration_since(self.began) + body,
+            store,
+            app: took.saturating_sub(store),
+            ..Parts::default()
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    /// Who gives up after two seconds has waited two seconds: left out, an outage would look like silence.
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let parts = self.parts();
+            let about = (self.route.as_str(), CLIENT_GONE);
+            self.app
+                .metrics
+                .request(self.route, CLIENT_GONE, parts.app + parts.store);
+            self.app
+                .sla
+                .note(Cause::App, about, self.began, parts, self.trace);
+        }
+    }
+}
+
+/// Adds what every answer carries, and counts it. The parts are without what the client wished to wait.
 fn finish(
     app: &App,
     mut response: Response,
     route: Route,
-    took: Duration,
-    store: Duration,
-    traceparent: Option<&str>,
+    (began, parts): (Instant, Parts),
+    trace: Option<TraceId>,
 ) -> Response {
     let status = response.status();
     if status.is_client_error() && !is_problem(&response) {
@@ -198,32 +268,29 @@ fn finish(
         response = Problem::new(status.as_u16(), "bad_request", "the request cannot be read")
             .into_response();
     }
-    app.metrics.request(route, status.as_u16(), took, store);
-    if took >= crate::metrics::SLOW {
-        let (took_ms, store_ms) = (took.as_millis(), store.as_millis());
-        tracing::warn!(
-            route = route.as_str(),
-            took_ms,
-            store_ms,
-            traceparent,
-            "a slow request"
-        );
-    }
-    if route == Route::Poll && status.as_u16() >= 400 {
+    let status = status.as_u16();
+    app.metrics.request(route, status, parts.app + parts.store);
+    let about = (route.as_str(), status);
+    app.sla.note(Cause::App, about, began, parts, trace);
+    if route == Route::Poll && status >= 400 {
         // Also a client that is refused is told when to come again.
         let next_poll_ms = app.hot().next_poll_ms(&app.load);
         let fields = response.headers_mut();
         fields.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
     }
-    let mut timing = Vec::with_capacity(48);
+    let mut timing = Vec::with_capacity(64);
     timing.extend_from_slice(b"app;dur=");
-    poll::write_ms(&mut timing, took.saturating_sub(store));
-    if !store.is_zero() {
-        timing.extend_from_slice(b", store;dur=");
-        poll::write_ms(&mut timing, store);
+    poll::write_ms(&mut timing, parts.app);
+    for (name, took) in [("store", parts.store), ("client", parts.client)] {
+        if !took.is_zero() {
+            timing.extend_from_slice(b", ");
+            timing.extend_from_slice(name.as_bytes());
+            timing.extend_from_slice(b";dur=");
+            poll::write_ms(&mut timing, took);
+        }
     }
     let fields = response.headers_mut();
-    if let Ok(timing) = HeaderValue::from_maybe_shared(bytes::Bytes::from(timing)) {
+    if let Ok(timing) = HeaderValue::from_maybe_shared(Bytes::from(timing)) {
         fields.insert("server-timing", timing);
     }
     fields.insert("x-instance-id", app.instance_id.clone());
@@ -238,12 +305,47 @@ fn is_problem(response: &Response) -> bool {
         || response.status() == StatusCode::NOT_MODIFIED
 }
 
-/// The trace that a request belongs to (W3C Trace Context), to be named with what is logged of it.
-fn traceparent(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get("traceparent")?.to_str().ok()?;
-    let well_formed =
-        value.len() == 55 && value.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    well_formed.then(|| value.to_owned())
+/// A body whose reader's waiting for the client is noted in [`WAITS`].
+struct TimedBody {
+    body: front::Body,
+    since: Option<Instant>,
+}
+
+impl TimedBody {
+    /// A body that is all there needs no watching.
+    fn wrap(body: front::Body) -> Body {
+        if body.is_end_stream() {
+            Body::empty()
+        } else {
+            Body::new(Self { body, since: None })
+        }
+    }
+}
+
+impl http_body::Body for TimedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_pending() {
+            self.since.get_or_insert_with(Instant::now);
+        } else if let Some(since) = self.since.take() {
+            let _ = WAITS.try_with(|waits| waits.client.set(waits.client.get() + since.elapsed()));
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A future whose turns are timed: one that holds the event loop is logged with its name.

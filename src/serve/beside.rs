@@ -4,6 +4,7 @@
 
 use super::problem::Problem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
 use tokio::sync::oneshot;
 
@@ -13,6 +14,22 @@ const THREADS: usize = 2;
 const NICE: i32 = 10;
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// Work that waits, and work that is being done.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// How much work waits for the threads, and how much they are doing.
+pub fn depth() -> (usize, usize) {
+    (WAITING.load(Relaxed), RUNNING.load(Relaxed))
+}
+
+fn send(work: Work) {
+    WAITING.fetch_add(1, Relaxed);
+    if BESIDE.send(work).is_err() {
+        WAITING.fetch_sub(1, Relaxed);
+    }
+}
 
 static BESIDE: LazyLock<mpsc::Sender<Work>> = LazyLock::new(|| {
     let (sender, receiver) = mpsc::channel::<Work>();
@@ -28,8 +45,11 @@ static BESIDE: LazyLock<mpsc::Sender<Work>> = LazyLock::new(|| {
                     .unwrap_or_else(PoisonError::into_inner)
                     .recv();
                 let Ok(work) = next else { return };
+                WAITING.fetch_sub(1, Relaxed);
+                RUNNING.fetch_add(1, Relaxed);
                 // Whoever waits for it learns of a panic from the answer that does not come.
                 let _ = catch_unwind(AssertUnwindSafe(work));
+                RUNNING.fetch_sub(1, Relaxed);
             }
         };
         // Without a thread the channel is closed once `receiver` is dropped, and callers are told.
@@ -48,14 +68,14 @@ pub async fn off_loop<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let (sender, done) = oneshot::channel();
-    let _ = BESIDE.send(Box::new(move || drop(sender.send(work()))));
+    send(Box::new(move || drop(sender.send(work()))));
     done.await
         .map_err(|_| Problem::new(500, "internal_error", "the request could not be worked on"))
 }
 
 /// Frees something large beside the event loop.
 pub fn free<T: Send + 'static>(large: T) {
-    let _ = BESIDE.send(Box::new(move || drop(large)));
+    send(Box::new(move || drop(large)));
 }
 
 #[cfg(test)]

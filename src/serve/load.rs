@@ -1,11 +1,8 @@
-//! How far the event loop is behind, measured by a task that sleeps and looks how late it wakes.
+//! How far the event loop is behind, and what that means for clients. [`crate::sla::Stalls`] measures it.
 
-use crate::metrics::Metrics;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How often the loop is looked at.
-const PERIOD: Duration = Duration::from_millis(100);
 /// A lag at which clients are asked to come half as often, in microseconds.
 const HALVING_LAG_US: f64 = 20_000.0;
 /// Clients are asked to wait at most this many times longer.
@@ -29,28 +26,13 @@ impl LoopLoad {
         (1.0 + lag_us / HALVING_LAG_US).min(FACTOR_MAX)
     }
 
-    fn observe(&self, lag: Duration) {
+    /// The loop was late by so much when it was looked at, ten times a second.
+    pub fn observe(&self, lag: Duration) {
         let lag_us = u64::try_from(lag.as_micros()).unwrap_or(u64::MAX);
         let before = self.lag_us.load(Ordering::Relaxed);
         // An eighth of the new each time: about a second until a change is believed.
         self.lag_us
             .store(before - before / 8 + lag_us / 8, Ordering::Relaxed);
-    }
-}
-
-/// Measures for ever.
-pub async fn watch(load: impl Fn(&dyn Fn(&LoopLoad, &Metrics))) {
-    loop {
-        let began = Instant::now();
-        tokio::time::sleep(PERIOD).await;
-        // tokio's timer counts whole milliseconds, rounded up.
-        let lag = began
-            .elapsed()
-            .saturating_sub(PERIOD + Duration::from_millis(1));
-        load(&|load, metrics| {
-            load.observe(lag);
-            metrics.loop_lag(lag);
-        });
     }
 }
 

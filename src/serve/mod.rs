@@ -2,7 +2,7 @@
 //!
 //! - [`mod@run`]: start, signals, draining, stop; `stores` opens the store that the settings name.
 //! - [`backend`]: what stands behind the front: the poll from memory, and for everything else axum's router.
-//! - [`app`]: what all requests share.
+//! - [`app`]: what all requests share; `waits` is what each of them waits for.
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
 //!   `poll_body` the poll's answer.
 //! - [`known_players`]: the numbers of players whom back ends name.
@@ -33,6 +33,7 @@ pub mod problem;
 pub mod run;
 pub mod socket;
 mod stores;
+mod waits;
 mod wallets;
 
 pub use openapi::document as openapi;

@@ -4,17 +4,20 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, WAITS, strip_bearer};
+use super::app::{App, Caller, Hot, strip_bearer};
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
+use super::waits::WAITS;
 use super::wallets::Sighting;
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
+use crate::metrics::labels::Cause;
 use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
+use crate::sla::Parts;
 use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -128,9 +131,25 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     } else {
         answer.body_with(|out| write_body(out, &facts, &Shown::default()));
     }
-    app.metrics
-        .request(Route::Poll, status, took, Duration::ZERO);
+    app.metrics.request(Route::Poll, status, took);
+    if app.sla.is_slow(took + head.sending()) {
+        note_slow(app, head, status, took);
+    }
     true
+}
+
+/// A poll from memory that was slow nevertheless: its client was slow to send it, or this process stood still.
+#[cold]
+fn note_slow(app: &App, head: &Head<'_>, status: u16, took: Duration) {
+    let parts = Parts {
+        client: head.sending(),
+        app: took,
+        ..Parts::default()
+    };
+    let began = head.arrived().checked_sub(head.sending());
+    let began = began.unwrap_or_else(|| head.arrived());
+    let about = (Route::Poll.as_str(), status);
+    app.sla.note(Cause::App, about, began, parts, head.trace());
 }
 
 /// What a poll asks for.

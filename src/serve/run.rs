@@ -4,7 +4,7 @@ use super::app::App;
 use super::backend::AppBackend;
 use super::ops::{self, ReadGauges};
 use super::stores::Opened;
-use super::{demo, load, socket};
+use super::{demo, socket};
 use crate::auth::Keys;
 use crate::config::Settings;
 use crate::front::{Front, Limits, Phase, descriptors_max};
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 /// Reads settings and keys again, on SIGHUP; says why not as one line.
@@ -160,8 +160,15 @@ async fn serve(
     });
     tokio::spawn({
         let app = app.clone();
-        load::watch(move |observe| observe(&app.load, &app.metrics))
+        async move {
+            let watching = app.sla.stalls.watch(|lag| {
+                app.load.observe(lag);
+                app.metrics.loop_lag(lag);
+            });
+            watching.await;
+        }
     });
+    tokio::spawn(app.sla.clone().keep());
     let players = if demo {
         Some(
             demo::start(&app, addresses.0)
@@ -171,9 +178,11 @@ async fn serve(
     } else {
         None
     };
+    // Before anybody is told that it is ready, and may tell it to stop.
+    let signals = Signals::listen()?;
     announce(&app, addresses, &opened.name, players.as_ref());
 
-    let ended = until_stopped(&app, &reload, &mut opened.broken).await;
+    let ended = until_stopped(signals, &app, &reload, &mut opened.broken).await;
     if let Some(players) = players {
         players.stop();
     }
@@ -191,6 +200,7 @@ async fn serve(
         }
     }
     opened.stop().await;
+    app.sla.clone().save().await;
     if let Some(path) = socket_path {
         let _ = std::fs::remove_file(path);
     }
@@ -224,26 +234,37 @@ async fn follow(app: &Arc<App>) {
     }
 }
 
+/// The signals that mean something to a server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end the process by themselves.
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Waits for the end, reading the settings again on SIGHUP. Gives the reason when it was the store's.
 async fn until_stopped(
+    mut signals: Signals,
     app: &App,
     reload: &Reload,
     broken: &mut mpsc::Receiver<String>,
 ) -> Option<String> {
-    let signals = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::hangup()),
-    );
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = signals else {
-        return Some("signals cannot be listened for".to_owned());
-    };
     loop {
         tokio::select! {
-            _ = terminate.recv() => return None,
-            _ = interrupt.recv() => return None,
+            _ = signals.terminate.recv() => return None,
+            _ = signals.interrupt.recv() => return None,
             Some(reason) = broken.recv() => return Some(reason),
-            _ = hangup.recv() => match reload() {
+            _ = signals.hangup.recv() => match reload() {
                 Ok((settings, keys)) => {
                     app.reload(settings, keys);
                     tracing::info!("settings and keys were read again; listeners, store and limits of connections stay as they were");

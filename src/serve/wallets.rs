@@ -1,13 +1,14 @@
 //! Wallets for those who answer requests: from memory, from the store into memory, or as they were before.
 
-use super::app::{App, looked_up, note_store_wait};
+use super::app::{App, looked_up};
 use super::catalogue::LiveHunt;
+use super::waits::waited;
 use crate::game::wallet::Wallet;
 use crate::metrics::StoreCommand;
 use crate::mirror::{Key, Turn};
 use crate::store::{Credited, StoreError};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The epoch of cursors for wallets from before the last reset: none, so that the next poll that knows better is a reset.
 const EPOCH_BEFORE: u64 = 0;
@@ -138,13 +139,4 @@ impl App {
         };
         waited(receiver).await
     }
-}
-
-async fn waited<T>(
-    receiver: tokio::sync::oneshot::Receiver<Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let began = Instant::now();
-    let result = receiver.await;
-    note_store_wait(began.elapsed());
-    result.unwrap_or_else(|_| Err(StoreError::Unavailable("the operation was given up".into())))
 }

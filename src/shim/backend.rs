@@ -1,6 +1,7 @@
 //! What stands behind the shim's front.
 
 use super::balance::PlayerKey;
+use super::blame::{self, Came};
 use super::body::ShimBody;
 use super::cache::{Cache, Key};
 use super::forward::{Forwarding, add_timing, write_timing};
@@ -12,6 +13,7 @@ use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
 use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, Tried};
+use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -38,6 +40,7 @@ pub(super) struct Shim {
     pub(super) peers: Peers,
     pub(super) cache: Cache,
     pub(super) metrics: Metrics,
+    pub(super) sla: Arc<Sla>,
     pub(super) bounds: Bounds,
     pub(super) instance_id: HeaderValue,
     /// `x-instance-id`, prepared.
@@ -97,7 +100,7 @@ impl Shim {
             .field_with("server-timing", |out| write_timing(out, took));
     }
 
-    fn problem(&self, problem: Problem, arrived: Instant) -> Response<ShimBody> {
+    fn problem(&self, problem: Problem, route: Route, arrived: Instant) -> Response<ShimBody> {
         if let Problem::Shed(reason) = problem {
             self.metrics.shed(reason);
         }
@@ -105,7 +108,7 @@ impl Shim {
         let mut response = problem.response(bounds.retry_after_s_max, &self.instance_id);
         let took = arrived.elapsed();
         self.metrics
-            .request(Route::Other, response.status().as_u16(), took);
+            .request(route, response.status().as_u16(), took);
         add_timing(response.headers_mut(), took, Duration::ZERO);
         response
     }
@@ -141,13 +144,15 @@ impl Shim {
     async fn answer(self: Arc<Self>, request: Request<front::Body>) -> Response<ShimBody> {
         let (mut parts, body) = request.into_parts();
         let origin = parts.extensions.get::<Origin>().copied();
-        let arrived = origin.map_or_else(Instant::now, |origin| origin.arrived);
+        let came = Came::of(&parts);
+        let arrived = came.arrived;
         let was_tried = parts
             .extensions
             .get()
             .is_some_and(|Tried(times)| *times > 0);
         let bounds = &self.bounds;
         let mut body = ReplayBody::new(body, 0);
+        let body_wait = body.waited();
         match self
             .heartbeats
             .look(parts.method.as_str(), parts.uri.path())
@@ -163,7 +168,7 @@ impl Shim {
                     Ok(None)
                 };
                 match whole {
-                    Err(_) => return self.problem(Problem::ClientBody, arrived),
+                    Err(_) => return self.problem(Problem::ClientBody, Route::Other, arrived),
                     Ok(Some(whole)) => {
                         let (method, path) = (parts.method.as_str(), parts.uri.path());
                         if self.heartbeats.has_marker(method, path, &whole) {
@@ -176,7 +181,7 @@ impl Shim {
         }
         if is_health(parts.uri.path()) {
             // GET and HEAD were answered at once unless they had a body.
-            return self.problem(Problem::MethodNotAllowed, arrived);
+            return self.problem(Problem::MethodNotAllowed, Route::Other, arrived);
         }
         let key = self.player_of(&parts);
         let cache_key = if key.is_none() { Key::of(&parts) } else { None };
@@ -198,12 +203,18 @@ impl Shim {
             metrics: &self.metrics,
             keep: cache_key.map(|key| (&self.cache, key)),
             replay_bytes_max: bounds.replay_bytes_max,
-            arrived,
+            came,
+            body_wait: body_wait.clone(),
+            sla: &self.sla,
             was_tried,
         };
         match forwarding.run(body).await {
             Ok(response) => response,
-            Err(problem) => self.problem(problem, arrived),
+            Err(problem) => {
+                let route = route_of(&parts);
+                blame::failed(&self.sla, problem, route, &came, body_wait.get());
+                self.problem(problem, route, arrived)
+            }
         }
     }
 
@@ -220,9 +231,12 @@ impl Shim {
                 Ok(None) => return self.beat(parts, arrived),
                 Ok(Some(piece)) => match left.checked_sub(piece.len()) {
                     Some(less) => left = less,
-                    None => return self.problem(Problem::HeartbeatTooLarge, arrived),
+                    None => {
+                        let problem = Problem::HeartbeatTooLarge;
+                        return self.problem(problem, Route::Heartbeat, arrived);
+                    }
                 },
-                Err(_) => return self.problem(Problem::ClientBody, arrived),
+                Err(_) => return self.problem(Problem::ClientBody, Route::Heartbeat, arrived),
             }
         }
     }
@@ -234,6 +248,15 @@ impl Shim {
         }
         let authorization = parts.headers.get(header::AUTHORIZATION)?;
         self.players.key(authorization.as_bytes())
+    }
+}
+
+/// What a request that is forwarded is counted as.
+pub(super) fn route_of(parts: &Parts) -> Route {
+    if is_poll(parts.method.as_str(), parts.uri.path()) {
+        Route::Poll
+    } else {
+        Route::Other
     }
 }
 
@@ -302,6 +325,10 @@ impl Backend for ShimBackend {
 
     fn gone(&self, note: u64) {
         self.0.upstreams.cancel(note);
+    }
+
+    fn read_slowly(&self, answered_after: Duration, reading: Duration) {
+        self.0.sla.note_reading(answered_after, reading);
     }
 
     fn sign(&self, took: Duration, answer: &mut Answer<'_>) {

@@ -19,6 +19,7 @@
 
 use super::backend::{Shim, is_health, is_poll};
 use super::balance::PlayerKey;
+use super::blame::{self, Came};
 use super::forward::{IDEMPOTENCY_KEY, write_timing_without_queue};
 use super::group::{Failure, Group};
 use super::links::{self, LINK_DIED};
@@ -29,6 +30,7 @@ use crate::link::{Delivery, LinkOwner, Outgoing, Refused, Returned, Why};
 use memchr::memmem::Finder;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 /// Links that a request is given to which must not be lost because servers leave one after another.
 const LEAVING_TRIES_MAX: u8 = 4;
@@ -103,6 +105,15 @@ fn route(head: &Head<'_>) -> Option<Route> {
     (is_own && !is_health(path)).then_some(Route::Other)
 }
 
+/// The route that a request's mark says.
+fn route_of_mark(mark: u32) -> Route {
+    if mark == Route::Poll as u32 {
+        Route::Poll
+    } else {
+        Route::Other
+    }
+}
+
 fn count_sent(group: &Group, index: usize) {
     let counters = &group.instances()[index].counters;
     counters.forwarded.inc();
@@ -142,6 +153,13 @@ impl Owner {
     fn refuse(&self, returned: Returned, problem: Problem) {
         let shim = &self.shim;
         let took = returned.arrived().elapsed();
+        let came = Came {
+            arrived: returned.arrived(),
+            sending: returned.sending(),
+            trace: returned.trace(),
+        };
+        let route = route_of_mark(returned.mark());
+        blame::failed(&shim.sla, problem, route, &came, Duration::ZERO);
         returned.answer(|answer| {
             let body = problem.write(answer, &shim.own_fields);
             answer
@@ -149,7 +167,7 @@ impl Owner {
                 .body(body.as_bytes());
         });
         let status = problem.status().as_u16();
-        shim.metrics.request(Route::Other, status, took);
+        shim.metrics.request(route, status, took);
     }
 
     /// The player whose poll it is, and whether nothing is lost by sending it twice.
@@ -183,13 +201,9 @@ impl LinkOwner for Owner {
         let metrics = &self.shim.metrics;
         // A held poll was waiting for news, not for anybody here.
         if HELD.find(delivery.fields.as_bytes()).is_none() {
-            let route = if delivery.mark == Route::Poll as u32 {
-                Route::Poll
-            } else {
-                Route::Other
-            };
+            let route = route_of_mark(delivery.mark);
             metrics.request(route, delivery.status, took);
-            metrics.slow(took, own);
+            blame::delivered(&self.shim, route, delivery, own);
         }
         answer.field_with("server-timing", |out| write_timing_without_queue(out, own));
     }

@@ -10,15 +10,18 @@
 //!
 //! What was never sent may go to another instance whatever it is.
 
+use super::backend::route_of;
 use super::balance::PlayerKey;
+use super::blame::{self, BodyWait, Came, Took};
 use super::body::ShimBody;
 use super::cache::{Cache, Key};
 use super::group::{Failure, Group, Ticket};
-use super::metrics::{Metrics, Route};
+use super::metrics::Metrics;
 use super::problem::Problem;
 use super::queue::Shed;
 use super::replay::ReplayBody;
 use super::transport::{self, Incoming, Lost, Outgoing};
+use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -41,8 +44,11 @@ pub(super) struct Forwarding<'a> {
     /// Where its answer may be kept.
     pub(super) keep: Option<(&'a Cache, Key)>,
     pub(super) replay_bytes_max: usize,
-    /// When its head had arrived.
-    pub(super) arrived: Instant,
+    /// How it came.
+    pub(super) came: Came,
+    /// How long its body is waited for.
+    pub(super) body_wait: BodyWait,
+    pub(super) sla: &'a Sla,
     /// A link has had it, and it may have been carried out.
     pub(super) was_tried: bool,
 }
@@ -127,17 +133,23 @@ impl Forwarding<'_> {
         {
             body.keep(keeping);
         }
-        let took = self.arrived.elapsed();
-        let own = took.saturating_sub(times.upstream + times.queue);
+        let body_wait = self.body_wait.get();
+        let took = self.came.arrived.elapsed().saturating_sub(body_wait);
+        let theirs = times.upstream.saturating_sub(body_wait);
+        let own = took.saturating_sub(theirs + times.queue);
+        let client = self.came.sending + body_wait;
         // A held poll was waiting for news, not for anybody here.
         if !parts.headers.contains_key("preference-applied") {
-            let route = if self.key.is_some() {
-                Route::Poll
-            } else {
-                Route::Other
+            let route = route_of(self.parts);
+            let status = parts.status.as_u16();
+            self.metrics.request(route, status, took);
+            let took = Took {
+                client,
+                own,
+                queue: times.queue,
+                theirs,
             };
-            self.metrics.request(route, parts.status.as_u16(), took);
-            self.metrics.slow(took, own + times.queue);
+            blame::answered(self.sla, (route, status), &self.came, &took, &parts.headers);
         }
         add_timing(&mut parts.headers, own, times.queue);
         Response::from_parts(parts, body)

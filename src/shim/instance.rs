@@ -3,7 +3,7 @@
 use super::balance::stable_hash;
 use super::links::Links;
 use super::pool::Pool;
-use prometheus::IntCounter;
+use prometheus_client::metrics::counter::Counter;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 #[derive(Debug, Clone)]
 pub(super) struct InstanceCounters {
     /// Requests sent to it.
-    pub(super) forwarded: IntCounter,
+    pub(super) forwarded: Counter,
     /// Those of them that were sent on links.
-    pub(super) on_links: IntCounter,
+    pub(super) on_links: Counter,
     /// Failures, by [`super::Failure`].
-    pub(super) failures: [IntCounter; super::Failure::ALL.len()],
+    pub(super) failures: [Counter; super::Failure::ALL.len()],
     /// Times it was ejected.
-    pub(super) ejections: IntCounter,
+    pub(super) ejections: Counter,
 }
 
 /// One server behind the shim.

@@ -1,26 +1,20 @@
-//! What the shim counts, in Prometheus's text format. Every series exists from the start, at 0.
+//! What the shim counts. Every series exists from the start, at 0.
 
 use super::group::Failure;
 use super::instance::InstanceCounters;
 use super::queue::Shed;
 use super::upstreams::Upstreams;
 use crate::front::Counters;
-use prometheus::core::Collector;
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use crate::metrics::labels::{STATUS_CLASSES, status_class};
+use crate::metrics::process::Process;
+use crate::metrics::{Buckets, Durations, DurationsByLabel, Format};
+use crate::sla::{Objective, Watched};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Metric, Registry};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-
-/// Boundaries of the duration histograms, in seconds. 1 s is the objective's.
-const SECONDS: [f64; 15] = [
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    10.0,
-];
-
-/// A request slower than this is counted against its cause.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,212 +27,231 @@ pub(super) enum Route {
 }
 
 const ROUTES: [&str; 5] = ["poll", "heartbeat", "cached", "health", "other"];
-const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
-const SLOW_CAUSES: [&str; 4] = ["client", "shim", "app", "store"];
+
+impl Route {
+    /// The label's value.
+    pub(super) fn as_str(self) -> &'static str {
+        ROUTES[self as usize]
+    }
+}
+
+/// One to three labels.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 /// The counters, histograms and gauges.
 pub(super) struct Metrics {
     registry: Registry,
-    requests: Vec<Histogram>,
-    slow: Vec<IntCounter>,
-    loop_lag: Histogram,
-    pub(super) heartbeats: IntCounter,
-    pub(super) retries: IntCounter,
-    pub(super) cache_hits: IntCounter,
-    pub(super) bad_proxy_headers: IntCounter,
-    shed: Vec<IntCounter>,
-    forwarded: IntCounterVec,
-    on_links: IntCounterVec,
-    failures: IntCounterVec,
-    ejections: IntCounterVec,
-    usable: IntGaugeVec,
-    outstanding: IntGaugeVec,
-    idle: IntGaugeVec,
-    links: IntGaugeVec,
-    queued: IntGaugeVec,
-    live: IntGaugeVec,
-    connections: IntGauge,
-    players_online: IntGauge,
-    cache_bytes: IntGauge,
-    refused: IntCounter,
-    timeouts: IntCounter,
-    cut: IntCounter,
+    buckets: Buckets,
+    requests: DurationsByLabel,
+    loop_lag: Durations,
+    pub(super) heartbeats: Counter,
+    pub(super) retries: Counter,
+    pub(super) cache_hits: Counter,
+    pub(super) bad_proxy_headers: Counter,
+    shed: [Counter; Shed::ALL.len()],
+    forwarded: Family<Labels<2>, Counter>,
+    on_links: Family<Labels<2>, Counter>,
+    failures: Family<Labels<3>, Counter>,
+    ejections: Family<Labels<2>, Counter>,
+    usable: Family<Labels<2>, Gauge>,
+    outstanding: Family<Labels<2>, Gauge>,
+    idle: Family<Labels<2>, Gauge>,
+    links: Family<Labels<2>, Gauge>,
+    queued: Family<Labels<1>, Gauge>,
+    live: Family<Labels<1>, Gauge>,
+    connections: Gauge,
+    players_online: Gauge,
+    cache_bytes: Gauge,
+    refused: Counter,
+    timeouts: Counter,
+    cut: Counter,
 }
 
-fn registered<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    made: prometheus::Result<C>,
-) -> C {
-    let collector = made.expect("the names below are valid");
-    registry
-        .register(Box::new(collector.clone()))
-        .expect("the names below differ");
-    collector
+/// Registers a metric of any kind at 0 and gives it.
+fn registered<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn of_instance(upstream: &str, instance: &str) -> Labels<2> {
+    [
+        ("instance", instance.to_owned()),
+        ("upstream", upstream.to_owned()),
+    ]
 }
 
 impl Metrics {
-    /// Everything at 0.
-    pub(super) fn new() -> Self {
-        let registry = Registry::new();
-        let seconds =
-            |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help));
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            registered(&registry, IntCounterVec::new(Opts::new(name, help), labels))
-        };
-        let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help));
-        let gauges = |name: &str, help: &str, labels: &[&str]| {
-            registered(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
-        };
-        let requests = registered(
-            &registry,
-            HistogramVec::new(
-                seconds(
-                    "trove_http_request_duration_seconds",
-                    "From a request's last byte in to the first of its answer out.",
-                ),
-                &["route", "status_class"],
-            ),
+    /// Everything at 0. Counters' names are without `_total` here, and what they say without a full stop: both are added.
+    pub(super) fn new(buckets: Buckets) -> Self {
+        let mut own = Registry::default();
+        let registry = &mut own;
+        let requests = DurationsByLabel::new(
+            &buckets,
+            ROUTES.iter().flat_map(|route| {
+                STATUS_CLASSES.map(|class| vec![("route", *route), ("status_class", class)])
+            }),
         );
-        let slow = counters(
-            "trove_slow_requests_total",
-            "Requests that took over 1 s, by what took longest.",
-            &["cause"],
+        registry.register(
+            "trove_http_request_duration_seconds",
+            "From a request's last byte in to the first of its answer out, without what its client wished to wait",
+            requests.clone(),
         );
-        let shed = counters(
-            "trove_shim_shed_total",
-            "Requests and connections turned away, by why.",
-            &["reason"],
+        let loop_lag = Durations::new(buckets.clone());
+        registry.register(
+            "trove_event_loop_lag_seconds",
+            "How late the event loop's timer fires",
+            loop_lag.clone(),
         );
-        let of_instance = ["upstream", "instance"];
-        Self {
-            requests: ROUTES
-                .iter()
-                .flat_map(|route| CLASSES.map(|class| requests.with_label_values(&[route, &class])))
-                .collect(),
-            slow: SLOW_CAUSES
-                .map(|cause| slow.with_label_values(&[cause]))
-                .into(),
-            loop_lag: registered(
-                &registry,
-                Histogram::with_opts(seconds(
-                    "trove_event_loop_lag_seconds",
-                    "How late the event loop's timer fires.",
-                )),
-            ),
-            heartbeats: counter("trove_shim_heartbeats_total", "Heartbeats answered."),
-            retries: counter(
-                "trove_shim_retries_total",
-                "Requests sent a second time, because no byte of an answer had come.",
-            ),
-            cache_hits: counter(
-                "trove_shim_cache_hits_total",
-                "Public answers given from memory.",
-            ),
-            bad_proxy_headers: counter(
-                "trove_shim_bad_proxy_headers_total",
-                "Connections closed because their PROXY protocol header was none.",
-            ),
-            shed: Shed::ALL
-                .map(|reason| shed.with_label_values(&[reason.as_str()]))
-                .into(),
-            forwarded: counters(
-                "trove_shim_forwarded_total",
-                "Requests sent to an instance.",
-                &of_instance,
-            ),
-            on_links: counters(
-                "trove_shim_link_requests_total",
-                "Requests sent to an instance on links; trove_shim_forwarded_total has these too.",
-                &of_instance,
-            ),
-            failures: counters(
-                "trove_shim_upstream_failures_total",
-                "Requests that an instance did not answer, by how.",
-                &["upstream", "instance", "kind"],
-            ),
-            ejections: counters(
-                "trove_shim_ejections_total",
-                "Times an instance was ejected after failed requests.",
-                &of_instance,
-            ),
-            usable: gauges(
-                "trove_shim_instance_usable",
-                "Whether an instance is healthy and not ejected.",
-                &of_instance,
-            ),
-            outstanding: gauges(
-                "trove_shim_outstanding_requests",
-                "Requests under way at an instance.",
-                &of_instance,
-            ),
-            idle: gauges(
-                "trove_shim_idle_upstream_connections",
-                "Idle connections kept to an instance.",
-                &of_instance,
-            ),
-            links: gauges(
-                "trove_shim_links",
-                "Open links to an instance.",
-                &of_instance,
-            ),
-            queued: gauges(
-                "trove_shim_queued_requests",
-                "Requests that wait for an instance.",
-                &["upstream"],
-            ),
-            live: gauges(
-                "trove_shim_upstream_live",
-                "Whether a group is live.",
-                &["upstream"],
-            ),
-            connections: gauge("trove_shim_connections", "Open connections of clients."),
-            players_online: gauge(
-                "trove_shim_players_online",
-                "Players whose heartbeats came lately.",
-            ),
-            cache_bytes: gauge("trove_shim_cache_bytes", "Memory of kept public answers."),
-            refused: counter(
-                "trove_shim_refused_requests_total",
-                "Requests refused as malformed or too large.",
-            ),
-            timeouts: counter(
-                "trove_shim_client_timeouts_total",
-                "Requests and writes that clients were too slow for.",
-            ),
-            cut: counter(
-                "trove_shim_cut_answers_total",
-                "Answers cut off because an instance broke off.",
-            ),
+        let sheds: Family<Labels<1>, Counter> = registered(
             registry,
+            "trove_shim_shed",
+            "Requests and connections turned away, by why",
+        );
+        Process::new(None).register(registry);
+        Self {
+            requests,
+            loop_lag,
+            buckets,
+            shed: Shed::ALL
+                .map(|reason| sheds.get_or_create_owned(&[("reason", reason.as_str().to_owned())])),
+            heartbeats: registered(registry, "trove_shim_heartbeats", "Heartbeats answered"),
+            retries: registered(
+                registry,
+                "trove_shim_retries",
+                "Requests sent a second time, because no byte of an answer had come",
+            ),
+            cache_hits: registered(
+                registry,
+                "trove_shim_cache_hits",
+                "Public answers given from memory",
+            ),
+            bad_proxy_headers: registered(
+                registry,
+                "trove_shim_bad_proxy_headers",
+                "Connections closed because their PROXY protocol header was none",
+            ),
+            forwarded: registered(
+                registry,
+                "trove_shim_forwarded",
+                "Requests sent to an instance",
+            ),
+            on_links: registered(
+                registry,
+                "trove_shim_link_requests",
+                "Requests sent to an instance on links; trove_shim_forwarded_total has these too",
+            ),
+            failures: registered(
+                registry,
+                "trove_shim_upstream_failures",
+                "Requests that an instance did not answer, by how",
+            ),
+            ejections: registered(
+                registry,
+                "trove_shim_ejections",
+                "Times an instance was ejected after failed requests",
+            ),
+            usable: registered(
+                registry,
+                "trove_shim_instance_usable",
+                "Whether an instance is healthy and not ejected",
+            ),
+            outstanding: registered(
+                registry,
+                "trove_shim_outstanding_requests",
+                "Requests under way at an instance",
+            ),
+            idle: registered(
+                registry,
+                "trove_shim_idle_upstream_connections",
+                "Idle connections kept to an instance",
+            ),
+            links: registered(registry, "trove_shim_links", "Open links to an instance"),
+            queued: registered(
+                registry,
+                "trove_shim_queued_requests",
+                "Requests that wait for an instance",
+            ),
+            live: registered(
+                registry,
+                "trove_shim_upstream_live",
+                "Whether a group is live",
+            ),
+            connections: registered(
+                registry,
+                "trove_shim_connections",
+                "Open connections of clients",
+            ),
+            players_online: registered(
+                registry,
+                "trove_shim_players_online",
+                "Players whose heartbeats came lately",
+            ),
+            cache_bytes: registered(
+                registry,
+                "trove_shim_cache_bytes",
+                "Memory of kept public answers",
+            ),
+            refused: registered(
+                registry,
+                "trove_shim_refused_requests",
+                "Requests refused as malformed or too large",
+            ),
+            timeouts: registered(
+                registry,
+                "trove_shim_client_timeouts",
+                "Requests and writes that clients were too slow for",
+            ),
+            cut: registered(
+                registry,
+                "trove_shim_cut_answers",
+                "Answers cut off because an instance broke off",
+            ),
+            registry: own,
         }
+    }
+
+    /// Adds what is measured elsewhere.
+    pub(super) fn add(&mut self, name: &str, help: &str, metric: impl Metric) {
+        self.registry.register(name, help, metric);
+    }
+
+    /// The histograms of each objective's route, for those whose route the shim tells apart.
+    pub(super) fn watch(&self, objectives: &[Objective]) -> Vec<Watched> {
+        let watched = objectives.iter().filter_map(|objective| {
+            let route = ROUTES.iter().position(|route| *route == objective.route)?;
+            let by_class = std::array::from_fn(|class| {
+                self.requests
+                    .at(route * STATUS_CLASSES.len() + class)
+                    .clone()
+            });
+            Watched::new(objective.clone(), by_class, |ms| {
+                self.buckets.place_of_ms(ms)
+            })
+        });
+        watched.collect()
     }
 
     /// The counters of an instance.
     pub(super) fn of_instance(&self, group: &str, instance: &str) -> InstanceCounters {
+        let labels = of_instance(group, instance);
         InstanceCounters {
-            forwarded: self.forwarded.with_label_values(&[group, instance]),
-            on_links: self.on_links.with_label_values(&[group, instance]),
+            forwarded: self.forwarded.get_or_create_owned(&labels),
+            on_links: self.on_links.get_or_create_owned(&labels),
             failures: Failure::ALL.map(|failure| {
-                let labels = [group, instance, failure.as_str()];
-                self.failures.with_label_values(&labels)
+                let [instance, upstream] = labels.clone();
+                let labels = [instance, ("kind", failure.as_str().to_owned()), upstream];
+                self.failures.get_or_create_owned(&labels)
             }),
-            ejections: self.ejections.with_label_values(&[group, instance]),
+            ejections: self.ejections.get_or_create_owned(&labels),
         }
     }
 
     /// A request was answered.
     #[inline]
     pub(super) fn request(&self, route: Route, status: u16, took: Duration) {
-        let class = usize::from(status / 100).clamp(2, 5) - 2;
-        self.requests[route as usize * CLASSES.len() + class].observe(took.as_secs_f64());
-    }
-
-    /// A forwarded request took this long, of which the shim and its queue took `own`.
-    pub(super) fn slow(&self, took: Duration, own: Duration) {
-        if took >= SLOW {
-            self.slow[if own * 2 >= took { 1 } else { 2 }].inc();
-        }
+        let place = route as usize * STATUS_CLASSES.len() + status_class(status);
+        self.requests.at(place).observe(took);
     }
 
     /// A request was turned away.
@@ -248,18 +261,18 @@ impl Metrics {
 
     /// The loop's timer was late.
     pub(super) fn loop_lag(&self, lag: Duration) {
-        self.loop_lag.observe(lag.as_secs_f64());
+        self.loop_lag.observe(lag);
     }
 
-    /// Everything as text.
-    pub(super) fn text(
+    /// Takes over what is counted elsewhere, and reads the gauges.
+    pub(super) fn read(
         &self,
         upstreams: &Upstreams,
         front: &Counters,
         connections: u32,
         players_online: usize,
         cache_bytes: usize,
-    ) -> String {
+    ) {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.connections.set(connections.into());
         self.players_online.set(count(players_online));
@@ -276,24 +289,28 @@ impl Metrics {
         }
         for group in upstreams.groups() {
             let name = group.name();
+            let labels = [("upstream", name.to_owned())];
             self.queued
-                .with_label_values(&[name])
+                .get_or_create(&labels)
                 .set(count(group.queued()));
             let is_live = std::ptr::eq(&**group, &**upstreams.live());
-            self.live.with_label_values(&[name]).set(is_live.into());
+            self.live.get_or_create(&labels).set(is_live.into());
             for instance in group.instances() {
-                let labels = [name, instance.address()];
-                let set = |gauge: &IntGaugeVec, n| gauge.with_label_values(&labels).set(n);
+                let labels = of_instance(name, instance.address());
+                let set = |gauges: &Family<Labels<2>, Gauge>, n: i64| {
+                    gauges.get_or_create(&labels).set(n);
+                };
                 set(&self.usable, instance.is_usable().into());
                 set(&self.outstanding, instance.outstanding().into());
                 set(&self.idle, count(instance.pool.len()));
                 set(&self.links, count(instance.links.open()));
             }
         }
-        let mut text = Vec::new();
-        TextEncoder::new()
-            .encode(&self.registry.gather(), &mut text)
-            .expect("memory takes every write");
-        String::from_utf8(text).expect("the format is UTF-8")
+    }
+
+    /// Everything, in the format that was asked for: some hundred lines, and more with every instance. Not on the event
+    /// loop.
+    pub(super) fn encode(&self, format: Format) -> Vec<u8> {
+        format.encode(&self.registry)
     }
 }

@@ -8,6 +8,7 @@
 //! - [`forward`] is the life of any other: attempts, retries, times. [`transport`] is what carries it, which is
 //!   [`plain`] HTTP/1.1: [`exchange`] is one attempt on a connection of the [`pool`], [`wire`] reads and writes its bytes;
 //!   [`replay`] keeps a request's body where that allows a second attempt.
+//! - [`blame`]: whose fault it is when a request was slow.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
 //! - [`peers`]: who is believed about the client's address; [`proxy_protocol`] reads it.
 //! - [`mod@run`] is the process, [`ops`] its operations listener, [`metrics`] what it counts.
@@ -23,6 +24,7 @@
 
 mod backend;
 mod balance;
+mod blame;
 mod body;
 mod by_link;
 mod cache;

@@ -1,9 +1,10 @@
-//! The shim's operations listener: metrics, health, and what is behind the shim.
+//! The shim's operations listener: metrics, the verdict on objectives, health, and what is behind the shim.
 
 use super::backend::{Shim, ShimBackend};
 use super::upstreams::SwitchError;
 use crate::auth::AdminKeys;
 use crate::front::{Front, ServiceBackend};
+use crate::metrics::Format;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -33,6 +34,7 @@ pub(super) fn backend(
     });
     let router = Router::new()
         .route("/metrics", get(metrics))
+        .route("/sla", get(sla))
         .route("/health", get(health))
         .route("/shim/upstreams", get(upstreams))
         .route("/shim/switch", post(switch))
@@ -69,16 +71,28 @@ fn json_of(status: StatusCode, body: String) -> Response {
     (status, kind, body).into_response()
 }
 
-async fn metrics(State(ops): State<Arc<Ops>>) -> Response {
-    let shim = &ops.shim;
-    let text = shim.metrics.text(
+async fn metrics(State(ops): State<Arc<Ops>>, headers: HeaderMap) -> Response {
+    let format = Format::of(&headers);
+    let shim = ops.shim.clone();
+    shim.metrics.read(
         &shim.upstreams,
         ops.front.counters(),
         ops.front.connections(),
         shim.players.online(),
         shim.cache.bytes(),
     );
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+    match tokio::task::spawn_blocking(move || shim.metrics.encode(format)).await {
+        Ok(bytes) => ([(header::CONTENT_TYPE, format.content_type())], bytes).into_response(),
+        Err(_) => problem(500, "internal_error", "the metrics could not be written"),
+    }
+}
+
+async fn sla(State(ops): State<Arc<Ops>>) -> Response {
+    let of = ops.shim.sla.clone();
+    match tokio::task::spawn_blocking(move || serde_json::to_string(&of.snapshot())).await {
+        Ok(Ok(json)) => json_of(StatusCode::OK, json),
+        _ => problem(500, "internal_error", "the verdict could not be written"),
+    }
 }
 
 async fn health(State(ops): State<Arc<Ops>>) -> Response {

@@ -1,10 +1,12 @@
 //! A request's body, kept as far as it was read where that allows a second attempt.
 
+use super::blame::BodyWait;
 use crate::front::{self, BodyError};
 use bytes::Bytes;
 use http_body::Body as _;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 /// A request's body on its way to an instance, or to several after one another.
 #[derive(Debug)]
@@ -20,6 +22,9 @@ pub(super) struct ReplayBody {
     next: usize,
     /// Whether something was given that is not kept.
     is_lost: bool,
+    /// How long the client was waited for, and since when it is.
+    waited: BodyWait,
+    waiting: Option<Instant>,
 }
 
 impl ReplayBody {
@@ -33,7 +38,14 @@ impl ReplayBody {
             keep_max,
             next: 0,
             is_lost: false,
+            waited: BodyWait::default(),
+            waiting: None,
         }
+    }
+
+    /// How long its client was waited for, now and later.
+    pub(super) fn waited(&self) -> BodyWait {
+        self.waited.clone()
     }
 
     /// Its length, if it was announced.
@@ -107,7 +119,13 @@ impl ReplayBody {
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, BodyError>> {
         while !self.source_is_over {
-            let frame = ready!(Pin::new(&mut self.source).poll_frame(cx));
+            let polled = Pin::new(&mut self.source).poll_frame(cx);
+            if polled.is_pending() {
+                self.waiting.get_or_insert_with(Instant::now);
+            } else if let Some(since) = self.waiting.take() {
+                self.waited.add(since.elapsed());
+            }
+            let frame = ready!(polled);
             match frame {
                 None => self.source_is_over = true,
                 Some(Err(error)) => return Poll::Ready(Err(error)),

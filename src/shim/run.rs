@@ -12,6 +12,7 @@ use super::{ops, proxy_protocol};
 use crate::auth::{AdminKeys, TokenKeys};
 use crate::config::{HeartbeatRule, Network, Settings, UpstreamGroup};
 use crate::front::{Connection, FieldBlock, Front, Limits, Phase, descriptors_max};
+use crate::sla::{SLOW_REQUESTS, Sla};
 use http::HeaderValue;
 use std::io;
 use std::net::SocketAddr;
@@ -23,8 +24,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How often the loop's lag is measured.
-const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// How often the drain of a listener with PROXY protocol is looked at.
 const DRAIN_PERIOD: Duration = Duration::from_millis(20);
 /// Connections that may be about to send their PROXY protocol header at once; one more is closed.
@@ -140,7 +139,10 @@ fn build(
     let shim = &settings.shim;
     let instance_id = settings.instance_id();
     let rules: Vec<HeartbeatRule> = items("shim.heartbeats", &shim.heartbeats)?;
-    let metrics = Metrics::new();
+    let mut metrics = Metrics::new(settings.sla.buckets());
+    let watched = metrics.watch(&settings.sla.objectives);
+    let sla = Sla::new(&settings.sla, "shim", &instance_id, None, watched);
+    metrics.add(SLOW_REQUESTS.0, SLOW_REQUESTS.1, sla.slow.metric());
     let presence = Presence::start(shim.players_max, Duration::from_millis(shim.presence_ms))?;
     Ok(Shim {
         upstreams: Upstreams::new(groups, settings, &metrics),
@@ -152,6 +154,7 @@ fn build(
         },
         cache: Cache::new(shim.cache_bytes_max, shim.cache_answer_bytes_max),
         metrics,
+        sla,
         bounds: Bounds {
             heartbeat_bytes_max: shim.heartbeat_bytes_max,
             body_bytes_max: shim.body_bytes_max,
@@ -187,7 +190,16 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         .map_err(io::Error::other)?;
     shim.upstreams.watch();
     shim.keep_links();
-    tokio::spawn(watch_lag(shim.clone()));
+    tokio::spawn({
+        let shim = shim.clone();
+        async move {
+            shim.sla
+                .stalls
+                .watch(|lag| shim.metrics.loop_lag(lag))
+                .await;
+        }
+    });
+    tokio::spawn(shim.sla.clone().keep());
 
     let (phase_sender, phase) = watch::channel(Phase::Serving);
     let serving = [
@@ -203,6 +215,8 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
         }),
         tokio::spawn(async move { ops_front.serve(ops_listener, phase).await }),
     ];
+    // Before anybody is told that it is ready, and may tell it to stop.
+    let stopped = until_stopped()?;
     tracing::info!(
         public = %addresses.0,
         ops = %addresses.1,
@@ -216,7 +230,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
             "no token key: players are told apart by their tokens as they are, and none counts as online"
         );
     }
-    until_stopped().await?;
+    stopped.await;
     shim.draining.store(true, Relaxed);
     phase_sender.send_replace(Phase::Notice);
     tokio::time::sleep(Duration::from_millis(settings.server.notice_ms)).await;
@@ -226,32 +240,25 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
             tracing::error!(%error, "a listener failed");
         }
     }
+    shim.sla.clone().save().await;
     tracing::info!("stopped");
     Ok(())
 }
 
-async fn until_stopped() -> io::Result<()> {
+/// Listens for signals from now on; what it gives waits for the one that ends the process.
+fn until_stopped() -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => tracing::warn!("the shim reads its settings at its start only"),
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = hangup.recv() => tracing::warn!("the shim reads its settings at its start only"),
+            }
         }
-    }
-}
-
-async fn watch_lag(shim: Arc<Shim>) {
-    loop {
-        let began = Instant::now();
-        tokio::time::sleep(LAG_PERIOD).await;
-        // The runtime's timer counts whole milliseconds, rounded up.
-        let on_time = LAG_PERIOD + Duration::from_millis(1);
-        shim.metrics
-            .loop_lag(began.elapsed().saturating_sub(on_time));
-    }
+    })
 }
 
 /// Serves a listener on which some peers begin their connections with a PROXY protocol header.

@@ -237,6 +237,35 @@ pub enum Put {
     Replaced,
 }
 
+/// What a server behind the store says of itself, as last asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerFigures {
+    /// Commands that it has run.
+    pub commands: u64,
+    /// Connections to it.
+    pub clients: u64,
+    /// Memory that it uses.
+    pub memory_bytes: u64,
+    /// Memory that it may use; 0: all that there is.
+    pub memory_bytes_max: u64,
+    /// Keys that it has thrown away.
+    pub evicted_keys: u64,
+    /// Replicas connected to it.
+    pub replicas: u64,
+    /// What the replica furthest behind has not received.
+    pub replication_lag_bytes: u64,
+    /// Since when the replica furthest behind has not been heard from, in seconds.
+    pub replication_lag_s: u64,
+    /// Entries of each partition's feed.
+    pub stream_entries: Vec<u64>,
+    /// Memory of all feeds.
+    pub feed_bytes: u64,
+    /// How long ago this was asked; `None` if it was not yet.
+    pub age_ms: Option<u64>,
+    /// When, by the store's own clock.
+    pub(crate) sampled_ms: Option<u64>,
+}
+
 /// A store. Futures own what they need, so that an operation goes on when nobody waits for it any more.
 pub trait Store: Send + Sync + 'static {
     /// The store's clock: never runs backwards. Costs no more than a clock.
@@ -307,6 +336,11 @@ pub trait Store: Send + Sync + 'static {
     /// For how long the feed has not been heard from, in milliseconds, where that can happen. While that is long and the
     /// store answers, what is in memory may be behind it.
     fn feed_silent_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// What the server behind the store says of itself, from memory, if the store has one.
+    fn server_figures(&self) -> Option<ServerFigures> {
         None
     }
 

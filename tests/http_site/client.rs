@@ -123,6 +123,15 @@ pub struct Client {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {
+    /// A client on a connection that is there.
+    pub fn on(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            address: stream.peer_addr().unwrap(),
+            stream: Some(BufReader::new(stream)),
+        }
+    }
+
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,

@@ -11,7 +11,7 @@
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
 //! - [`replay`]: what a failover took is brought back.
-//! - [`house`]: expiry, forgetting, measuring. [`audit`]: exports and audits.
+//! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
 //! that needs more has others lend it theirs. What a borrower that broke off leaves is missing, never doubled.
@@ -20,6 +20,7 @@ mod audit;
 mod cache;
 mod durable;
 mod entry;
+mod figures;
 mod finds;
 mod gate;
 mod house;
@@ -39,7 +40,7 @@ pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
-    Recorded, Reinstated, Reply, Store, StoreError,
+    Recorded, Reinstated, Reply, ServerFigures, Store, StoreError,
 };
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Entry, Totals};
@@ -151,6 +152,7 @@ impl RedisStore {
         core.shared.replay.over(wait).await;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
+        lock(&store.tasks).push(tokio::spawn(figures::watch(core.clone())));
         Ok(store)
     }
 
@@ -437,6 +439,10 @@ impl Store for RedisStore {
 
     fn is_recovering(&self) -> bool {
         self.core.shared.replay.is_recovering()
+    }
+
+    fn server_figures(&self) -> Option<ServerFigures> {
+        Some(self.core.figures())
     }
 
     fn is_down(&self) -> bool {

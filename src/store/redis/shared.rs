@@ -10,7 +10,7 @@ use crate::game::coins::COINS_MAX;
 use crate::game::ids::PlayerId;
 use crate::store::clock::{STEP_MS, SystemTimeSource, TimeSource};
 use crate::store::clock::{Steered, StoreClock};
-use crate::store::{Health, StoreError};
+use crate::store::{Health, ServerFigures, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -90,6 +90,7 @@ pub(super) struct Shared {
     /// Feeds hold as many bytes as they may.
     pub(super) feed_full: AtomicBool,
     pub(super) feed_bytes: AtomicU64,
+    pub(super) figures: Mutex<Arc<ServerFigures>>,
     /// The server's memory is full.
     memory_full: AtomicBool,
     /// Why the store on the server is not used, though the server answers.
@@ -152,6 +153,7 @@ impl Shared {
             started: Instant::now(),
             feed_full: AtomicBool::new(false),
             feed_bytes: AtomicU64::new(0),
+            figures: Mutex::default(),
             memory_full: AtomicBool::new(false),
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
