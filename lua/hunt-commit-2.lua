@@ -6,10 +6,15 @@
 local held = redis.call('HGET', KEYS[1], 'l:' .. ARGV[1])
 if not held or string.match(held, '^%S+') ~= ARGV[2] then return 0 end
 local next = tonumber(redis.call('HGET', KEYS[1], 'next') or 1)
--- Another hunt was made meanwhile and has the number.
 local known = redis.call('HEXISTS', KEYS[1], 'h:' .. ARGV[1]) == 1
-if not known and tonumber(ARGV[3]) < next then return 0 end
+if not known and tonumber(ARGV[3]) < next then
+  -- Is there another hunt with the number? One that a failover took comes back with its own, which nobody else has got.
+  local values = redis.call('HVALS', KEYS[1])
+  for i = 1, #values do
+    if string.match(values[i], '^(%d+) %d+$') == ARGV[3] then return 0 end
+  end
+end
 redis.call('SET', KEYS[2], ARGV[5])
 redis.call('HSET', KEYS[1], 'h:' .. ARGV[1], ARGV[3] .. ' ' .. ARGV[4])
-if not known then redis.call('HSET', KEYS[1], 'next', ARGV[3] + 1) end
+if not known then redis.call('HSET', KEYS[1], 'next', math.max(next, ARGV[3] + 1)) end
 return 1

@@ -11,6 +11,8 @@
 -- entry, to the one 32 entries before, as ms:n. What follows is a find, for the kinds f (found), c (credited), e (expired),
 -- o (expired by a store outage), r (reinstated) and v (revoked):
 --   find_seq treasure coins age window repeatable id
+-- and, where c or r bring back a credit that was lost and whose window has run out since, how long before the entry it was
+-- made.
 -- `age` is how long before the entry it was found; treasure is a number or `-`; id is the client's, or `-` when repeatable
 -- is 0. For the kind g (adjusted): coins, and JSON with reason, key and by.
 --

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 state, 2 feed, 3 wallet, 4 due, 5 outages
 -- ARGV  1-4 see prelude and ledger
---       5 credit (a poll) or expire (the sweeper, which leaves what can still be credited)
+--       5 credit (a poll), keep (a poll during a recovery, which leaves what has run out) or expire (the sweeper, which
+--       leaves what can still be credited)
 -- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended; or -,
 --       where the sweeper found nothing to settle and put right when to come again
 -- Appends  c, e or o for each find settled, in the order in which they were found
@@ -10,7 +11,8 @@
 -- is left to be written over.
 local wallet = redis.call('HMGET', KEYS[3], 'w', 'z', 'p1')
 take(wallet[1], wallet[2])
-local crediting = ARGV[5] == 'credit'
+local keeping = ARGV[5] == 'keep'
+local crediting = keeping or ARGV[5] == 'credit'
 if f == 0 or not (crediting or d < now) then
   if not crediting and q ~= d then
     q = d
@@ -35,7 +37,7 @@ for i = 1, count do
   local ends = found_at + window
   local kind
   if now > ends then
-    kind = expiry(KEYS[5], ends)
+    kind = not keeping and expiry(KEYS[5], ends)
   elseif crediting and found_at <= now then
     kind = 'c'
   end

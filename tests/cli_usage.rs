@@ -169,7 +169,7 @@ fn wrong_settings_are_one_line_that_names_source_and_setting() {
     serve("", &[("TROVE_POLL__JITTER", "9")], &[]).fails(2, "TROVE_POLL__JITTER: poll.jitter is 9");
     serve("", &[("TROVE_POL__JITTER", "9")], &[]).fails(2, "perhaps poll.jitter is meant");
     serve("", &[], &["--listen", "x"]).fails(2, "--listen: server.listen is \"x\"");
-    serve("", &[], &["--store", "redis+cluster://h:1"]).fails(2, "is a redis+cluster address");
+    serve("", &[], &["--store", "mysql://h:1"]).fails(2, "is a mysql address");
     serve("", &[], &["--store", "redis://h"]).fails(2, "set TROVE_TOKEN_KEY");
     serve("", &[], &["--ops-listen", "127.0.0.1:8080"])
         .fails(2, "server.ops_listen (127.0.0.1:8080)");

@@ -5,6 +5,8 @@
     reason = "a test that unwraps an error fails, as it should"
 )]
 
+#[path = "store_suite/cluster.rs"]
+mod cluster_fixture;
 #[path = "store_suite/embedded.rs"]
 mod embedded_fixture;
 #[path = "store_suite/redis.rs"]
@@ -18,4 +20,8 @@ mod embedded {
 
 mod redis {
     crate::conformance! { crate::redis_fixture::Redis<16> }
+}
+
+mod redis_cluster {
+    crate::conformance! { crate::cluster_fixture::OnCluster }
 }

@@ -1,6 +1,6 @@
 //! What each setting may be, and how settings depend on each other.
 
-use super::{EMBEDDED, Settings, SettingsError, shim, sla, telemetry};
+use super::{Durability, EMBEDDED, Settings, SettingsError, shim, sla, telemetry};
 use crate::link::LinkPeers;
 use std::net::SocketAddr;
 use toml::Value;
@@ -10,7 +10,7 @@ const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 
 /// The least and the greatest value of each whole number.
-pub(super) const RANGES: [(&str, i64, i64); 30] = [
+pub(super) const RANGES: [(&str, i64, i64); 35] = [
     ("server.notice_ms", 0, 600_000),
     ("server.drain_ms", 0, 600_000),
     ("store.cache_bytes", MIB, TIB),
@@ -21,6 +21,11 @@ pub(super) const RANGES: [(&str, i64, i64); 30] = [
     ("store.feed_bytes_max", MIB, TIB),
     ("store.connect_wait_ms", 100, 600_000),
     ("store.response_timeout_ms", 50, 60_000),
+    ("store.recovery_ms", 0, 60_000),
+    ("store.replay_bytes_max", 0, TIB),
+    ("store.replay_age_ms", 0, 3_600_000),
+    ("store.replicas_min", 1, 16),
+    ("store.durability_wait_ms", 1, 60_000),
     ("game.pending_finds_max", 1, 100_000),
     ("game.find_id_ttl_ms", 60_000, 31 * DAY_MS),
     ("poll.interval_ms", 100, 3_600_000),
@@ -114,6 +119,7 @@ fn text_value(key: &str, text: &str) -> Result<(), String> {
         )),
         "store.url" => store_url(text),
         "store.key_prefix" => key_prefix(text),
+        "store.durability" => one_of(&["async", "replicated", "fsync"]),
         "shim_health.path"
             if !text.starts_with('/') || !text.bytes().all(|b| b.is_ascii_graphic()) =>
         {
@@ -138,16 +144,16 @@ fn store_url(text: &str) -> Result<(), String> {
                 Ok(())
             }
         }
-        Some(("redis" | "redis+sentinel", rest)) if rest.starts_with("//") => {
+        Some(("redis" | "redis+sentinel" | "redis+cluster", rest)) if rest.starts_with("//") => {
             let parsed: Result<trove_streams::StoreUrl, _> = text.parse();
             parsed
                 .map(drop)
                 .map_err(|error| format!("is no address: {error}"))
         }
         Some((scheme, rest)) if rest.starts_with("//") => Err(format!(
-            "is a {scheme} address; this version knows embedded:DIR, redis:// and redis+sentinel://"
+            "is a {scheme} address; this version knows embedded:DIR, redis://, redis+sentinel:// and redis+cluster://"
         )),
-        _ => Err("must be embedded:DIR, redis://… or redis+sentinel://…".into()),
+        _ => Err("must be embedded:DIR, redis://…, redis+sentinel://… or redis+cluster://…".into()),
     }
 }
 
@@ -197,6 +203,8 @@ fn origin(item: &Value) -> Result<(), String> {
 pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
     let Settings {
         server,
+        store,
+        game,
         poll,
         limits,
         shim,
@@ -232,6 +240,16 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             second_value: upstream.keep_alive_ms.to_string(),
         });
     }
+    // The embedded store syncs every batch, and has no replicas.
+    if store.dir().is_some() && store.durability == Durability::Replicated {
+        return Err(SettingsError::Relation {
+            first: "store.durability",
+            first_value: "replicated".into(),
+            relation: "set, as there are no replicas, with",
+            second: "store.url",
+            second_value: store.url.clone(),
+        });
+    }
     let bytes = |count: usize| count as u64;
     for (first, first_value, second, second_value) in [
         (
@@ -239,6 +257,19 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             poll.credit_wait_ms,
             "poll.interval_ms",
             poll.interval_ms,
+        ),
+        // A client's id that was forgotten and used again would be taken for the find that is offered.
+        (
+            "store.replay_age_ms",
+            store.replay_age_ms,
+            "game.find_id_ttl_ms",
+            game.find_id_ttl_ms,
+        ),
+        (
+            "store.durability_wait_ms",
+            store.durability_wait_ms,
+            "store.find_wait_ms",
+            store.find_wait_ms,
         ),
         (
             "limits.inline_json_bytes_max",

@@ -76,6 +76,23 @@ pub struct StoreSettings {
     pub feed_bytes_max: u64,
     pub connect_wait_ms: u64,
     pub response_timeout_ms: u64,
+    pub durability: Durability,
+    pub replicas_min: u32,
+    pub durability_wait_ms: u64,
+    pub recovery_ms: u64,
+    pub replay_bytes_max: usize,
+    pub replay_age_ms: u64,
+    pub journal_dir: PathBuf,
+}
+
+/// What must have a change before it is answered and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Durability {
+    Async,
+    Replicated,
+    Fsync,
 }
 
 /// The rules' limits.

@@ -256,7 +256,7 @@ fn another_kind_of_store_is_refused_without_repeating_its_password() {
     let message = error(with_variable("TROVE_STORE__URL", "mysql://:secret@host"));
     assert_eq!(
         message,
-        "TROVE_STORE__URL: store.url is a mysql address; this version knows embedded:DIR, redis:// and redis+sentinel://"
+        "TROVE_STORE__URL: store.url is a mysql address; this version knows embedded:DIR, redis://, redis+sentinel:// and redis+cluster://"
     );
     let message = error(with_variable("TROVE_STORE__URL", "redis://:secret@"));
     assert!(!message.contains("secret"), "{message}");
@@ -340,6 +340,31 @@ fn an_instance_has_a_name_of_its_own() {
     assert!(limits::is_instance_id(&settings.instance_id()));
     settings.server.instance_id = "blue-1".into();
     assert_eq!(settings.instance_id(), "blue-1");
+}
+
+#[test]
+fn a_promise_is_one_that_the_store_can_keep() {
+    for (text, expected) in [
+        (
+            "[store]\ndurability = \"safe\"",
+            "store.durability is \"safe\"; it must be one of async, replicated, fsync",
+        ),
+        (
+            "[store]\ndurability = \"replicated\"",
+            "store.durability (replicated) must not be set, as there are no replicas, with store.url (embedded:",
+        ),
+        (
+            "[store]\nurl = \"redis://h\"\ndurability_wait_ms = 6000",
+            "store.durability_wait_ms (6000) must not be above store.find_wait_ms (5000)",
+        ),
+        ("[store]\nreplicas_min = 0", "it must be 1 to 16"),
+    ] {
+        let message = error(with_file(text));
+        assert!(message.contains(expected), "{message}");
+    }
+    let text =
+        "[store]\nurl = \"redis+cluster://a,b:1\"\ndurability = \"replicated\"\nreplicas_min = 2";
+    assert_eq!(with_file(text).unwrap().store.replicas_min, 2);
 }
 
 #[test]

@@ -43,7 +43,8 @@ pub enum Discrepancy {
         /// The find's entry.
         find: u64,
     },
-    /// A reinstatement of a find that did not expire by an outage, or was reinstated before.
+    /// A reinstatement of a find that did not expire by an outage, or was reinstated before; or a credit that came back to
+    /// a find that had not expired.
     #[error(
         "entry {seq} reinstates find {find}, which did not expire by a store outage or was reinstated before"
     )]
@@ -143,6 +144,7 @@ pub struct WalletAudit {
     balance: u128,
     pending: HashMap<u64, Find>,
     lost_to_outage: HashMap<u64, Find>,
+    ran_out: HashMap<u64, Find>,
     sums: Sums,
 }
 
@@ -195,9 +197,11 @@ impl WalletAudit {
                         find: find.seq,
                     });
                 }
-                if *reason == ExpiryReason::StoreOutage {
-                    self.lost_to_outage.insert(find.seq, find.clone());
+                match reason {
+                    ExpiryReason::StoreOutage => &mut self.lost_to_outage,
+                    ExpiryReason::Window => &mut self.ran_out,
                 }
+                .insert(find.seq, find.clone());
             }
             Change::Revoke(find) => self.sums.revoked += self.take(seq, find)?,
             Change::Reinstate(find) => {
@@ -209,6 +213,31 @@ impl WalletAudit {
                 }
                 let coins = u128::from(find.coins);
                 self.sums.expired -= coins;
+                self.sums.credited += coins;
+                self.balance += coins;
+            }
+            Change::Replay(find, replayed) => {
+                let at = replayed.credited_at;
+                if at < find.found_at || at > find.expires_at || at > entry.at {
+                    return Err(Discrepancy::Window {
+                        seq,
+                        find: find.seq,
+                    });
+                }
+                let coins = if replayed.reinstates {
+                    let of = find.seq;
+                    let expired = self
+                        .lost_to_outage
+                        .remove(&of)
+                        .or_else(|| self.ran_out.remove(&of));
+                    if expired.as_ref() != Some(find) {
+                        return Err(Discrepancy::Reinstated { seq, find: of });
+                    }
+                    self.sums.expired -= u128::from(find.coins);
+                    u128::from(find.coins)
+                } else {
+                    self.take(seq, find)?
+                };
                 self.sums.credited += coins;
                 self.balance += coins;
             }

@@ -80,6 +80,17 @@ pub enum Change {
     Revoke(Find),
     /// An operator granted or revoked coins.
     Adjust(Adjustment),
+    /// A credit that the store had lost came back after the find's window had run out.
+    Replay(Find, Replayed),
+}
+
+/// When a credit that came back was made. The window is judged by that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// When it was credited first.
+    pub credited_at: Millis,
+    /// Whether the find had expired meanwhile and is reinstated by this; otherwise it was still pending.
+    pub reinstates: bool,
 }
 
 /// One entry of a wallet's history.
@@ -139,6 +150,14 @@ impl Totals {
             Change::Credit(find) => shift(&mut self.pending, &mut self.credited, find.coins)?,
             Change::Expire(find, _) => shift(&mut self.pending, &mut self.expired, find.coins)?,
             Change::Reinstate(find) => shift(&mut self.expired, &mut self.credited, find.coins)?,
+            Change::Replay(find, replayed) => {
+                let from = if replayed.reinstates {
+                    &mut self.expired
+                } else {
+                    &mut self.pending
+                };
+                shift(from, &mut self.credited, find.coins)?;
+            }
             Change::Revoke(find) => shift(&mut self.pending, &mut self.revoked, find.coins)?,
             Change::Adjust(adjustment) => {
                 let amount = adjustment.coins.unsigned_abs();

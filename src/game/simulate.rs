@@ -334,7 +334,7 @@ impl<'a> Run<'a> {
                 Change::Expire(_, ExpiryReason::Window) => self.outcome.expired_window += 1,
                 Change::Expire(_, ExpiryReason::StoreOutage) => self.outcome.expired_outage += 1,
                 Change::Reinstate(_) => self.outcome.reinstated += 1,
-                Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) => {}
+                Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) | Change::Replay(..) => {}
             }
         }
         Ok(())

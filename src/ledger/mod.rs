@@ -25,6 +25,7 @@
 //! | `reason` | expire, adjust | `window` or `store_outage`; the operator's words |
 //! | `key` | adjust | the idempotency key |
 //! | `by` | adjust | the name of the admin key that asked |
+//! | `credited_at` | credit, reinstate | when it was credited first, where the store lost that and the window had run out when it came back |
 
 mod verdict;
 
@@ -46,7 +47,7 @@ pub enum ExportFormat {
 }
 
 /// The columns of the CSV, in order.
-pub const COLUMNS: [&str; 18] = [
+pub const COLUMNS: [&str; 19] = [
     "kind",
     "player",
     "name",
@@ -65,10 +66,11 @@ pub const COLUMNS: [&str; 18] = [
     "reason",
     "key",
     "by",
+    "credited_at",
 ];
 
 const CSV_HEADER: &str = "kind,player,name,seq,at,balance,pending,pending_finds,find,find_seq,\
-    treasure,repeatable,coins,found_at,expires_at,reason,key,by\n";
+    treasure,repeatable,coins,found_at,expires_at,reason,key,by,credited_at\n";
 
 /// A row that cannot be written. Writing into memory has no reason to fail.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,7 @@ struct Row<'a> {
     reason: Option<&'a str>,
     key: Option<&'a str>,
     by: Option<&'a str>,
+    credited_at: Option<Millis>,
 }
 
 /// A field's value.
@@ -142,6 +145,17 @@ impl<'a> Row<'a> {
                 ..bare.about("expire", find)
             },
             Change::Reinstate(find) => bare.about("reinstate", find),
+            Change::Replay(find, replayed) => Self {
+                credited_at: Some(replayed.credited_at),
+                ..bare.about(
+                    if replayed.reinstates {
+                        "reinstate"
+                    } else {
+                        "credit"
+                    },
+                    find,
+                )
+            },
             Change::Revoke(find) => bare.about("revoke", find),
             Change::Adjust(adjustment) => Self {
                 kind: "adjust",
@@ -188,6 +202,7 @@ impl<'a> Row<'a> {
             self.reason.map(Text),
             self.key.map(Text),
             self.by.map(Text),
+            self.credited_at.map(Number),
         ]
     }
 }
@@ -347,14 +362,14 @@ mod tests {
         let text = written(ExportFormat::Csv);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], COLUMNS.join(","));
-        assert_eq!(lines[1], "wallet,00000000000000ab,bob,6,,2,0,0,,,,,,,,,,");
+        assert_eq!(lines[1], "wallet,00000000000000ab,bob,6,,2,0,0,,,,,,,,,,,");
         assert_eq!(
             lines[4],
-            "expire,00000000000000ab,,3,13,,,,f,1,,true,5,10,20,store_outage,,"
+            "expire,00000000000000ab,,3,13,,,,f,1,,true,5,10,20,store_outage,,,"
         );
         assert_eq!(
             lines[7],
-            "adjust,00000000000000ab,,6,16,,,,,,,,-3,,,\"a \"\"typo\"\", twice\",k,anna"
+            "adjust,00000000000000ab,,6,16,,,,,,,,-3,,,\"a \"\"typo\"\", twice\",k,anna,"
         );
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         assert!(

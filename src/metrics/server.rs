@@ -8,6 +8,7 @@ use crate::front::{Counters, FieldBlock};
 use crate::game::entry::{Change, Entry, Totals};
 use crate::game::hunt::{Hunt, HuntState};
 use crate::sla::{Objective, Watched};
+use crate::store::redis::{Dropped, ReplayCounts, ReplayKind};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,6 +20,8 @@ use std::time::Duration;
 /// The most hunts whose coins are series: each has five. Of more, archived ones are left out first.
 pub const HUNTS_MEASURED_MAX: usize = 200;
 
+/// One label.
+type Label = [(&'static str, &'static str); 1];
 /// Two labels.
 type Labels = [(&'static str, String); 2];
 
@@ -38,6 +41,10 @@ pub struct Metrics {
     batches: Counter,
     syncs: Counter,
     mirror_lag: Gauge<f64, AtomicU64>,
+    replayed: Family<Label, Counter>,
+    replay_dropped: Family<Label, Counter>,
+    replay_items: Gauge,
+    replay_bytes: Gauge,
     front: [Counter; 6],
     /// Held while what is counted elsewhere is taken over, which adds the difference to what was taken before.
     taking: Mutex<()>,
@@ -60,6 +67,8 @@ pub struct Gauges {
     pub syncs: u64,
     /// For how long the store's feed has not been heard from, in milliseconds.
     pub mirror_lag_ms: u64,
+    /// What came back after failovers.
+    pub replay: ReplayCounts,
     /// What the public listener counted.
     pub front: FrontCounts,
 }
@@ -144,6 +153,10 @@ impl Metrics {
             batches: Counter::default(),
             syncs: Counter::default(),
             mirror_lag: Gauge::default(),
+            replayed: Family::default(),
+            replay_dropped: Family::default(),
+            replay_items: Gauge::default(),
+            replay_bytes: Gauge::default(),
             front: Default::default(),
             taking: Mutex::default(),
             poll_fields: FieldBlock::new(&[
@@ -222,6 +235,26 @@ impl Metrics {
             "trove_store_syncs",
             "fdatasync calls of the embedded store",
             self.syncs.clone(),
+        );
+        registry.register(
+            "trove_replayed",
+            "What a failover of the store took and this process brought back",
+            self.replayed.clone(),
+        );
+        registry.register(
+            "trove_replay_dropped",
+            "What a failover of the store took and could not be brought back",
+            self.replay_dropped.clone(),
+        );
+        registry.register(
+            "trove_replay_items",
+            "What is kept to be brought back after a failover",
+            self.replay_items.clone(),
+        );
+        registry.register(
+            "trove_replay_bytes",
+            "The memory of what is kept to be brought back after a failover",
+            self.replay_bytes.clone(),
         );
         for ((name, help), counter) in FRONT.iter().zip(&self.front) {
             registry.register(*name, *help, counter.clone());
@@ -313,15 +346,26 @@ impl Metrics {
         self.wallets.set(count(gauges.wallets as u64));
         self.held.set(count(gauges.held as u64));
         self.connections.set(i64::from(gauges.connections));
+        self.replay_items.set(count(gauges.replay.items as u64));
+        self.replay_bytes.set(count(gauges.replay.bytes as u64));
         let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
         #[expect(clippy::cast_precision_loss, reason = "milliseconds far below 2^52")]
         self.mirror_lag.set(gauges.mirror_lag_ms as f64 / 1_000.0);
-        let taken = [(&self.batches, gauges.batches), (&self.syncs, gauges.syncs)];
-        for (counter, count) in taken
-            .into_iter()
-            .chain(self.front.iter().zip(gauges.front.0))
-        {
+        let take_over = |counter: &Counter, count: u64| {
             counter.inc_by(count.saturating_sub(counter.get()));
+        };
+        take_over(&self.batches, gauges.batches);
+        take_over(&self.syncs, gauges.syncs);
+        for (counter, count) in self.front.iter().zip(gauges.front.0) {
+            take_over(counter, count);
+        }
+        for (kind, count) in ReplayKind::ALL.iter().zip(gauges.replay.replayed) {
+            let labels = [("kind", kind.as_str())];
+            take_over(&self.replayed.get_or_create(&labels), count);
+        }
+        for (why, count) in Dropped::ALL.iter().zip(gauges.replay.dropped) {
+            let labels = [("reason", why.as_str())];
+            take_over(&self.replay_dropped.get_or_create(&labels), count);
         }
         drop(taking);
         let is_archived = |hunt: &Hunt| hunt.operator == Some(HuntState::Archived);

@@ -92,6 +92,12 @@ impl Mirror {
         self.slots.get(key)
     }
 
+    /// A wallet from before the last reset, if it was not read since: better than nothing while it cannot be read.
+    #[must_use]
+    pub fn from_before(&self, key: Key) -> Option<Wallet> {
+        self.slots.aged(key)
+    }
+
     /// The wallet, if it is in memory, looked for where it was last: see [`Slots::get_at`].
     #[inline]
     pub fn get_at(&mut self, key: Key, place: &mut u32) -> Option<Wallet> {
@@ -144,7 +150,8 @@ impl Mirror {
         }
     }
 
-    fn wake(&mut self, key: Key) {
+    /// Answers a wallet's held polls.
+    pub fn wake(&mut self, key: Key) {
         for watcher in self.watchers.remove(&key).unwrap_or_default() {
             self.held -= 1;
             // One that has given up is not there to be woken.
@@ -270,8 +277,10 @@ impl Mirror {
         self.wake(key);
     }
 
-    /// Forgets every wallet: what the store told before may no longer be so.
-    pub fn reset(&mut self) {
+    /// Forgets every wallet: what the store told before may no longer be so. Gives those with held polls, which are to be
+    /// woken, though not all at once.
+    #[must_use]
+    pub fn reset(&mut self) -> Vec<Key> {
         for load in self.loads.values_mut() {
             (load.later, load.void) = (None, true);
         }
@@ -279,8 +288,8 @@ impl Mirror {
             crediting.void = true;
         }
         self.history.0 += 1;
-        self.slots.clear();
-        self.wake_all();
+        self.slots.age();
+        self.watchers.keys().copied().collect()
     }
 
     /// Forgets an erased player's wallets.

@@ -25,6 +25,8 @@ struct Slot {
     wallet: Wallet,
     /// Whether it was used since the hand last passed.
     used: bool,
+    /// The generation in which it was put in.
+    generation: u32,
 }
 
 /// A bounded set of wallets.
@@ -34,6 +36,9 @@ pub struct Slots {
     by_key: AHashMap<Key, u32>,
     hand: usize,
     slots_max: usize,
+    /// Wallets of an earlier generation are kept until their place is needed, for when there is nothing better.
+    generation: u32,
+    current: usize,
 }
 
 impl Slots {
@@ -46,6 +51,8 @@ impl Slots {
             by_key: AHashMap::with_capacity(slots_max.min(ROOM_AT_START)),
             hand: 0,
             slots_max,
+            generation: 0,
+            current: 0,
         }
     }
 
@@ -53,8 +60,18 @@ impl Slots {
     #[inline]
     pub fn get(&mut self, key: Key) -> Option<Wallet> {
         let slot = &mut self.slots[*self.by_key.get(&key)? as usize];
+        if slot.generation != self.generation {
+            return None;
+        }
         slot.used = true;
         Some(slot.wallet)
+    }
+
+    /// The wallet as it was before [`Slots::age`], if it was not put in since.
+    #[must_use]
+    pub fn aged(&self, key: Key) -> Option<Wallet> {
+        let slot = &self.slots[*self.by_key.get(&key)? as usize];
+        (slot.generation != self.generation).then_some(slot.wallet)
     }
 
     /// The wallet, as [`Slots::get`] gives it, looked for where it was last: `place` is any number at first, and is then where
@@ -63,6 +80,7 @@ impl Slots {
     pub fn get_at(&mut self, key: Key, place: &mut u32) -> Option<Wallet> {
         if let Some(slot) = self.slots.get_mut(*place as usize)
             && slot.key == key
+            && slot.generation == self.generation
         {
             slot.used = true;
             return Some(slot.wallet);
@@ -74,7 +92,8 @@ impl Slots {
     /// Whether the wallet is here.
     #[must_use]
     pub fn contains(&self, key: Key) -> bool {
-        self.by_key.contains_key(&key)
+        let slot = self.by_key.get(&key).map(|at| &self.slots[*at as usize]);
+        slot.is_some_and(|slot| slot.generation == self.generation)
     }
 
     /// Takes a later state of a wallet that is here. Says whether it was later.
@@ -83,7 +102,7 @@ impl Slots {
             return false;
         };
         let slot = &mut self.slots[*index as usize];
-        let later = wallet.seq > slot.wallet.seq;
+        let later = slot.generation == self.generation && wallet.seq > slot.wallet.seq;
         if later {
             slot.wallet = wallet;
         }
@@ -92,21 +111,30 @@ impl Slots {
 
     /// Puts a wallet in; when full, in the place of one that was not used lately and that `keep` does not name.
     pub fn insert(&mut self, key: Key, wallet: Wallet, keep: impl Fn(Key) -> bool) {
-        if self.by_key.contains_key(&key) {
-            self.update(key, wallet);
-            return;
-        }
         let slot = Slot {
             key,
             wallet,
             used: true,
+            generation: self.generation,
         };
+        if let Some(index) = self.by_key.get(&key) {
+            let known = &mut self.slots[*index as usize];
+            if known.generation == self.generation {
+                self.update(key, wallet);
+            } else {
+                *known = slot;
+                self.current += 1;
+            }
+            return;
+        }
+        self.current += 1;
         let index = if self.slots.len() < self.slots_max {
             self.slots.push(slot);
             self.slots.len() - 1
         } else {
             let index = self.victim(keep);
             self.by_key.remove(&self.slots[index].key);
+            self.current -= usize::from(self.slots[index].generation == self.generation);
             self.slots[index] = slot;
             index
         };
@@ -141,7 +169,8 @@ impl Slots {
             return;
         };
         let index = index as usize;
-        self.slots.swap_remove(index);
+        let removed = self.slots.swap_remove(index);
+        self.current -= usize::from(removed.generation == self.generation);
         if let Some(moved) = self.slots.get(index) {
             self.by_key
                 .insert(moved.key, u32::try_from(index).unwrap_or(u32::MAX));
@@ -151,23 +180,22 @@ impl Slots {
         }
     }
 
-    /// Takes every wallet out.
-    pub fn clear(&mut self) {
-        self.slots.clear();
-        self.by_key.clear();
-        self.hand = 0;
+    /// Takes every wallet out, but for [`Slots::aged`].
+    pub fn age(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.current = 0;
     }
 
     /// Wallets here.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.current
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
     }
 }
 
@@ -245,6 +273,26 @@ mod tests {
     }
 
     #[test]
+    fn what_has_aged_is_there_until_something_better_is() {
+        let mut slots = with(3);
+        slots.age();
+        assert_eq!((slots.get(key(1)), slots.len()), (None, 0));
+        assert_eq!(slots.aged(key(1)).map(|w| w.balance), Some(1));
+        let later = Wallet {
+            seq: 9,
+            ..Wallet::default()
+        };
+        assert!(!slots.update(key(1), later), "it is of another history");
+        slots.insert(key(1), Wallet::default(), |_| false);
+        assert_eq!(slots.get(key(1)), Some(Wallet::default()));
+        assert_eq!((slots.aged(key(1)), slots.len()), (None, 1));
+        slots.remove(key(0));
+        slots.insert(key(5), Wallet::default(), |_| false);
+        slots.insert(key(6), Wallet::default(), |_| false);
+        assert_eq!((slots.len(), slots.slots.len()), (3, 3));
+    }
+
+    #[test]
     fn a_wallet_is_found_where_it_was_and_where_it_went() {
         let mut slots = with(3);
         let (mut place, mut gone) = (u32::MAX, 0);
@@ -254,7 +302,7 @@ mod tests {
         assert_eq!(slots.get_at(key(0), &mut gone), None);
         assert_eq!(slots.get_at(key(2), &mut place).map(|w| w.balance), Some(2));
         assert_eq!(place, 0, "it took the place of the one that went");
-        slots.clear();
+        slots.age();
         assert_eq!(slots.get_at(key(2), &mut place), None);
     }
 

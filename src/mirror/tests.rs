@@ -73,7 +73,9 @@ fn after_a_reset_nothing_that_was_known_or_is_being_read_stays() {
     let Turn::Yours(mut read) = mirror.load(other) else {
         panic!("nobody else asked")
     };
-    mirror.reset();
+    assert_eq!(mirror.reset(), [KEY]);
+    assert!(held.try_recv().is_err(), "they are not all woken at once");
+    mirror.wake(KEY);
     assert_eq!(held.try_recv(), Ok(()));
     assert_eq!(mirror.get(KEY), None);
     mirror.loaded(other, Ok(at(9)));
@@ -100,7 +102,7 @@ fn a_credit_of_a_history_that_was_cut_is_not_kept() {
     let Turn::Yours(mut credit) = mirror.credit(KEY) else {
         panic!("nobody else asked")
     };
-    mirror.reset();
+    assert!(mirror.reset().is_empty());
     mirror.load(KEY);
     mirror.loaded(KEY, Ok(at(3)));
     let credited = Credited {
@@ -122,7 +124,7 @@ fn an_answer_of_a_history_that_was_cut_is_not_kept() {
     let asked_in = mirror.history();
     mirror.answered(asked_in, KEY, at(6));
     assert_eq!(mirror.get(KEY), Some(at(6)));
-    mirror.reset();
+    assert!(mirror.reset().is_empty());
     mirror.load(KEY);
     mirror.answered(asked_in, KEY, at(7));
     mirror.loaded(KEY, Ok(at(3)));

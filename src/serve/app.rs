@@ -5,25 +5,25 @@ use super::catalogue::LiveHunt;
 use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
 use super::problem::Problem;
-use super::waits::{StoreWait, waited};
+use super::waits::StoreWait;
 use crate::auth::{Keys, TokenCache, TokenError};
 use crate::config::Settings;
 use crate::game::Millis;
 use crate::game::hunt::{Hunt, HuntState};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
-use crate::game::wallet::Wallet;
 use crate::metrics::redis::RedisFigures;
 use crate::metrics::{Metrics, Route, StoreCommand};
-use crate::mirror::{Key, Mirror, Turn};
+use crate::mirror::{Key, Mirror};
 use crate::ops::LatestFinds;
 use crate::sla::{SLOW_REQUESTS, Sla};
-use crate::store::{Credited, FeedEvent, Opening, Store, StoreError};
+use crate::store::{FeedEvent, Opening, Store, StoreError};
 use crate::telemetry::Telemetry;
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -33,6 +33,11 @@ use tokio::sync::Semaphore;
 pub const EXPORTS_MAX: usize = 3;
 /// The most events of the store that are taken in one turn of the event loop: some 100 µs.
 const EVENTS_PER_TURN: usize = 256;
+/// Over how long held polls are woken, in random order, when every wallet must be read again: at once, they would all ask
+/// a store that has just come back.
+const WAKE_SPREAD: Duration = Duration::from_secs(1);
+/// In how many steps.
+const WAKE_STEPS: u32 = 20;
 
 /// The player of a verified token.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +46,8 @@ pub struct Seen {
     pub player: PlayerId,
     /// Where in the mirror the wallet of the player's last poll was.
     pub place: u32,
+    /// How often tokens had been doubted when the store gave the number.
+    pub as_of: u64,
 }
 
 /// What the poll needs at each request, behind one lock that is never held over an await: the loop is one thread, so
@@ -54,7 +61,7 @@ pub struct Hot {
     pub known_players: KnownPlayers,
     /// Hunts by id.
     pub hunts: HashMap<HuntId, Arc<LiveHunt>>,
-    /// How often all tokens were forgotten. What was asked about a player before must not be noted after.
+    /// How often all tokens were forgotten or doubted. What was asked about a player before must not be noted after.
     forgotten: u64,
     random: SmallRng,
     poll_interval_ms: u64,
@@ -69,7 +76,12 @@ impl Hot {
         self.forgotten += 1;
     }
 
-    /// How often that was done so far.
+    /// Has every token's player asked for again, though while the store cannot be asked the number is still taken.
+    fn doubt_tokens(&mut self) {
+        self.forgotten += 1;
+    }
+
+    /// How often tokens were forgotten or doubted so far.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -112,6 +124,8 @@ pub struct App {
     keys: RwLock<Arc<Keys>>,
     hot: Mutex<Hot>,
     draining: AtomicBool,
+    /// The epoch that the wallets in memory are of, and cursors with them. It follows the store's when they are read anew.
+    epoch: AtomicU64,
 }
 
 /// A token's player.
@@ -142,6 +156,7 @@ impl App {
             poll_interval_ms: settings.poll.interval_ms,
             poll_jitter: settings.poll.jitter,
         };
+        let epoch = AtomicU64::new(store.epoch());
         let name = instance_id.to_str().unwrap_or_default();
         let mut metrics = Metrics::new(name, settings.sla.buckets(), Some(beside::depth));
         let own_dir = settings.store.dir().map(ToOwned::to_owned);
@@ -167,6 +182,7 @@ impl App {
             keys: RwLock::new(Arc::new(keys)),
             hot: Mutex::new(hot),
             draining: AtomicBool::new(false),
+            epoch,
         })
     }
 
@@ -223,13 +239,29 @@ impl App {
             .is_some_and(|silent_ms| silent_ms > FEED_SILENT_MS_MAX)
     }
 
-    /// Whether answers may be out of date: only while the store is out of reach.
+    /// Whether answers may be out of date: only while the store is out of reach, or has just failed over and may get back
+    /// what it lost.
     pub fn is_stale(&self) -> bool {
-        self.store.is_down()
+        self.store.is_down() || self.is_recovering()
+    }
+
+    /// Whether the store has failed over and the wallets in memory are still those from before.
+    pub fn is_recovering(&self) -> bool {
+        self.epoch() != self.store.epoch() || self.store.is_recovering()
+    }
+
+    /// The epoch that the wallets in memory are of.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The store's feed is followed from now on, and will tell of every epoch after this one.
+    pub fn follows(&self) {
+        self.epoch.store(self.store.epoch(), Ordering::Release);
     }
 
     /// Takes what the store tells. A batch may tell of thousands of wallets, so polls come in between.
-    pub async fn follow(&self, mut events: Vec<FeedEvent>) {
+    pub async fn follow(self: &Arc<Self>, mut events: Vec<FeedEvent>) {
         while events.len() > EVENTS_PER_TURN {
             let rest = events.split_off(EVENTS_PER_TURN);
             self.take_events(events);
@@ -239,7 +271,7 @@ impl App {
         self.take_events(events);
     }
 
-    fn take_events(&self, events: Vec<FeedEvent>) {
+    fn take_events(self: &Arc<Self>, events: Vec<FeedEvent>) {
         let mut hot = self.hot();
         for event in events {
             match event {
@@ -250,11 +282,14 @@ impl App {
                 } => hot.mirror.apply(Key { hunt, player }, wallet),
                 FeedEvent::Hunt(hunt) => put_hunt(&mut hot, hunt),
                 FeedEvent::Reload { hunt, player } => hot.mirror.reload(Key { hunt, player }),
-                FeedEvent::Reset { .. } => {
+                FeedEvent::Reset { epoch } => {
                     // Numbers of players and hunts may be others now, too.
-                    hot.forget_tokens();
+                    hot.doubt_tokens();
                     self.metrics.store_failed_over();
-                    hot.mirror.reset();
+                    self.epoch.store(epoch, Ordering::Release);
+                    let mut held = hot.mirror.reset();
+                    held.shuffle(&mut hot.random);
+                    tokio::spawn(self.clone().wake_gradually(held));
                 }
                 FeedEvent::Erased { player } => {
                     // The cache holds numbers of players; the next request of each asks the store again.
@@ -264,6 +299,18 @@ impl App {
                     hot.mirror.erase(player, numbers.into_iter());
                 }
             }
+        }
+    }
+
+    /// Wakes held polls a few at a time.
+    async fn wake_gradually(self: Arc<Self>, held: Vec<Key>) {
+        let step = held.len().div_ceil(WAKE_STEPS as usize).max(1);
+        for keys in held.chunks(step) {
+            {
+                let mut hot = self.hot();
+                keys.iter().for_each(|key| hot.mirror.wake(*key));
+            }
+            tokio::time::sleep(WAKE_SPREAD / WAKE_STEPS).await;
         }
     }
 
@@ -320,25 +367,26 @@ impl App {
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let token = bearer(headers)?;
         let now = self.store.now();
-        let (claims, forgotten) = {
+        let (claims, numbered, forgotten) = {
             let mut hot = self.hot();
-            let claims = match hot.tokens.get(token.as_bytes(), now) {
+            let forgotten = hot.forgotten;
+            let (claims, numbered) = match hot.tokens.get(token.as_bytes(), now) {
                 Some(entry) => {
-                    if let Some(seen) = entry.slot {
+                    if let Some(seen) = entry.slot.filter(|seen| seen.as_of == forgotten) {
                         return Ok(Caller {
                             name: entry.claims.player.clone(),
                             player: seen.player,
                         });
                     }
-                    entry.claims.clone()
+                    (entry.claims.clone(), entry.slot)
                 }
                 None => {
                     let claims = self.keys().verify(token, now).map_err(token_problem)?;
                     hot.tokens.insert(token.as_bytes(), claims.clone(), None);
-                    claims
+                    (claims, None)
                 }
             };
-            (claims, hot.forgotten)
+            (claims, numbered, forgotten)
         };
         let opening = Opening {
             name: claims.player.clone(),
@@ -350,7 +398,14 @@ impl App {
                 self.store.open_players(vec![opening]),
             )
             .await
-            .map_err(looked_up)?;
+            .map_err(looked_up);
+        let unsure = opened.is_err();
+        let opened = match (opened, numbered) {
+            (Ok(opened), _) => opened,
+            // The number from before the store was reset is better than no answer.
+            (Err(_), Some(numbered)) => vec![Ok(numbered.player)],
+            (Err(error), _) => return Err(error.into()),
+        };
         let Some(Ok(player)) = opened.into_iter().next() else {
             return Err(Problem::unauthorized(
                 "erased",
@@ -360,9 +415,14 @@ impl App {
         let mut hot = self.hot();
         // An erasure since then may be of this player, whose number the token must not open again.
         if hot.forgotten == forgotten
+            && !unsure
             && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
         {
-            entry.slot = Some(Seen { player, place: 0 });
+            entry.slot = Some(Seen {
+                player,
+                place: 0,
+                as_of: forgotten,
+            });
         }
         drop(hot);
         Ok(Caller {
@@ -395,93 +455,6 @@ impl App {
             (now / 1_000 + ttl_s) * 1_000,
         )
     }
-
-    /// The wallet from memory, or from the store into memory.
-    ///
-    /// # Errors
-    /// The store's, when it is needed.
-    pub async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Wallet, StoreError> {
-        if let Some(wallet) = self.hot().mirror.get(key) {
-            return Ok(wallet);
-        }
-        self.read_wallet(live, key).await
-    }
-
-    /// The wallet as now, and whether it is from memory although that may be behind the store: while the feed is silent,
-    /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
-    ///
-    /// # Errors
-    /// The store's, when it is needed.
-    pub async fn wallet_now(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<(Wallet, bool), StoreError> {
-        if !self.is_behind() {
-            return Ok((self.wallet(live, key).await?, false));
-        }
-        let Some(known) = self.hot().mirror.get(key) else {
-            return Ok((self.read_wallet(live, key).await?, false));
-        };
-        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
-        match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
-            Ok(Ok(read)) if read.seq >= known.seq => Ok((read, false)),
-            Ok(Ok(_)) => Ok((known, false)),
-            Ok(Err(_)) | Err(_) => Ok((known, true)),
-        }
-    }
-
-    async fn read_wallet(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<Wallet, StoreError> {
-        let turn = self.hot().mirror.load(key);
-        let receiver = match turn {
-            Turn::Joined(receiver) => receiver,
-            Turn::Yours(receiver) => {
-                let read = self.store.wallet(&live.hunt.spec.id, key.player);
-                let app = self.clone();
-                // A task of its own: whoever asked first may go while others wait.
-                tokio::spawn(async move {
-                    let result = app.ask(StoreCommand::Wallet, read).await;
-                    app.hot().mirror.loaded(key, result);
-                });
-                receiver
-            }
-        };
-        waited(StoreCommand::Wallet.as_str(), receiver)
-            .await
-            .map_err(looked_up)
-    }
-
-    /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
-    ///
-    /// # Errors
-    /// The store's.
-    pub async fn credit(
-        self: &Arc<Self>,
-        live: &LiveHunt,
-        key: Key,
-    ) -> Result<Arc<Credited>, StoreError> {
-        let turn = self.hot().mirror.credit(key);
-        let receiver = match turn {
-            Turn::Joined(receiver) => receiver,
-            Turn::Yours(receiver) => {
-                let credit = self.store.credit(&live.hunt.spec.id, key.player);
-                let app = self.clone();
-                tokio::spawn(async move {
-                    let result = app.ask(StoreCommand::Credit, credit).await;
-                    if let Ok(credited) = &result {
-                        app.metrics.credited(&credited.entries);
-                    }
-                    app.hot().mirror.credited(key, result);
-                });
-                receiver
-            }
-        };
-        waited(StoreCommand::Credit.as_str(), receiver).await
-    }
 }
 
 fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
@@ -497,7 +470,7 @@ fn put_hunt(hot: &mut Hot, hunt: Arc<Hunt>) {
 }
 
 /// A look-up moves no coins: whether it was done or not, it can be done again.
-fn looked_up(error: StoreError) -> StoreError {
+pub(super) fn looked_up(error: StoreError) -> StoreError {
     match error {
         StoreError::Unknown(why) => StoreError::Unavailable(why),
         error => error,

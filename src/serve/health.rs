@@ -16,6 +16,7 @@ pub(super) fn answer(app: &App, ready: bool) -> Response {
         store: match app.store.health() {
             Health::Up => "up",
             Health::Full => "full",
+            Health::Recovering => "recovering",
             Health::Down(_) => "down",
         },
         instance: app.instance_id.to_str().unwrap_or_default().to_owned(),

@@ -35,6 +35,7 @@ pub mod run;
 pub mod socket;
 mod stores;
 mod waits;
+mod wallets;
 
 pub use openapi::document as openapi;
 pub use run::{Reload, ServeError, run};

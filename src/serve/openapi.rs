@@ -35,7 +35,7 @@ pub struct PollAnswer {
     /// More was missed than is shown: use the history.
     #[schema(required = false)]
     pub gap: Option<bool>,
-    /// The store is out of reach: the balance may be old.
+    /// The store is out of reach, or has just failed over and may get back what it lost: the balance may be old.
     #[schema(required = false)]
     pub stale: Option<bool>,
 }
@@ -252,7 +252,7 @@ pub struct ReinstateAnswer {
 pub struct HealthAnswer {
     /// `ok` or `draining`.
     pub status: &'static str,
-    /// `up`, `full` or `down`.
+    /// `up`, `full`, `recovering` (from a failover) or `down`.
     pub store: &'static str,
     /// This process.
     pub instance: String,
@@ -285,6 +285,8 @@ pub(super) fn history_entry(entry: &Entry) -> HistoryEntry {
         Change::Credit(find) => ("credit", find, None),
         Change::Expire(find, reason) => ("expiry", find, Some(expiry_reason(*reason).to_owned())),
         Change::Reinstate(find) => ("reinstatement", find, None),
+        Change::Replay(find, replayed) if replayed.reinstates => ("reinstatement", find, None),
+        Change::Replay(find, _) => ("credit", find, None),
         Change::Revoke(find) => ("revocation", find, None),
         Change::Adjust(adjustment) => {
             return HistoryEntry {

@@ -154,6 +154,7 @@ fn store(app: &App) -> Value {
     let (health, why) = match app.store.health() {
         Health::Up => ("up", None),
         Health::Full => ("full", None),
+        Health::Recovering => ("recovering", None),
         Health::Down(why) => ("down", Some(why)),
     };
     json!({

@@ -115,7 +115,7 @@ pub(super) fn find_answer(find: &Find, duplicate: bool) -> FindAnswer {
         (status = 413, description = "body_too_large", body = ProblemDocument),
         (status = 422, description = "malformed_body, id_required, key_contradicts_id, coins_out_of_range", body = ProblemDocument),
         (status = 429, description = "too_many_pending", body = ProblemDocument),
-        (status = 503, description = "store_full, feed_full, store_busy, store_timeout, store_unavailable, outcome_unknown", body = ProblemDocument),
+        (status = 503, description = "store_full, feed_full, store_busy, store_timeout, store_unavailable, outcome_unknown, not_durable", body = ProblemDocument),
     ),
     security(("token" = [])))]
 pub async fn find(
@@ -183,12 +183,17 @@ async fn record_within(
     wait: Duration,
 ) -> Result<(Recorded, History), Problem> {
     let deadline = tokio::time::Instant::now() + wait;
+    let mut unsafe_so_far = None;
     loop {
         let asked_in = app.hot().mirror.history();
         let record = app.store.record(hunt, vec![find.clone()]);
         let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
         let error = match asked {
             Err(_) => {
+                // It did answer, earlier: that too few have the find.
+                if let Some(error) = unsafe_so_far {
+                    return Err(Problem::from(error));
+                }
                 return Err(Problem::unavailable(
                     "store_timeout",
                     "the store did not answer in time: send the find again",
@@ -197,7 +202,13 @@ async fn record_within(
             Ok(Ok(recorded)) => return Ok((recorded, asked_in)),
             Ok(Err(error)) => error,
         };
-        let passes = matches!(error, StoreError::Unavailable(_) | StoreError::Unknown(_));
+        let passes = matches!(
+            error,
+            StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_)
+        );
+        if matches!(error, StoreError::NotDurable(_)) {
+            unsafe_so_far = Some(error.clone());
+        }
         let next = tokio::time::Instant::now() + STORE_RETRY;
         if !passes || next >= deadline || app.is_draining() {
             return Err(error.into());

@@ -10,10 +10,10 @@ use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
 use super::waits::WAITS;
+use super::wallets::Sighting;
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
-use crate::game::wallet::Wallet;
 use crate::metrics::labels::Cause;
 use crate::metrics::{Route, StoreCommand};
 use crate::mirror::Key;
@@ -59,8 +59,9 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     };
     let matched = head.if_none_match().and_then(Cursor::from_if_none_match);
     let time = app.store.now();
-    let epoch = app.store.epoch();
     let mut hot = app.hot();
+    let epoch = app.epoch();
+    let forgotten = hot.forgotten();
     let Hot {
         tokens,
         mirror,
@@ -76,7 +77,7 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     let Some(entry) = tokens.get(token.as_bytes(), time) else {
         return false;
     };
-    let Some(seen) = &mut entry.slot else {
+    let Some(seen) = entry.slot.as_mut().filter(|seen| seen.as_of == forgotten) else {
         return false;
     };
     let key = Key {
@@ -252,30 +253,30 @@ pub async fn poll(
         hunt: live.hunt.number,
         player: caller.player,
     };
-    let (mut wallet, mut unsure) = app.wallet_now(&live, key).await?;
+    let mut seen = app.wallet_now(&live, key).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
-    let seen = ask.named().unwrap_or(Cursor {
-        epoch: app.store.epoch(),
-        seq: wallet.seq,
+    let known = ask.named().unwrap_or(Cursor {
+        epoch: seen.epoch,
+        seq: seen.wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, key, &ask, &mut wallet, unsure).await?;
+        let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
         let current = Cursor {
-            epoch: app.store.epoch(),
-            seq: wallet.seq,
+            epoch: seen.epoch,
+            seq: seen.wallet.seq,
         };
-        let news = current != seen || answer.collected;
+        let news = current != known || answer.collected;
         let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else {
             return Ok(answer.response);
         };
-        if !held(&app, key, wallet.seq, until).await {
+        if !held(&app, key, seen.wallet.seq, until).await {
             // Once more, for an answer of now.
             deadline = None;
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        (wallet, unsure) = app.wallet_now(&live, key).await?;
+        seen = app.wallet_now(&live, key).await?;
     }
 }
 
@@ -330,19 +331,28 @@ async fn answer(
     caller: &Caller,
     key: Key,
     ask: &Ask,
-    wallet: &mut Wallet,
-    unsure: bool,
+    seen: &mut Sighting,
 ) -> Result<Answered, Problem> {
     let settings = app.settings();
+    // Of before the credit: a cursor that is of an older epoch than its wallet makes the next poll a reset, no more.
+    let Sighting { epoch, unsure, .. } = *seen;
+    let wallet = &mut seen.wallet;
     let before = *wallet;
     let mut credited = None;
     if ask.collect && wallet.pending_finds > 0 {
-        let wait = Duration::from_millis(settings.poll.credit_wait_ms);
-        // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
-        // goes on, or the next poll tries again.
-        if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
-            *wallet = done.wallet;
-            credited = Some(done);
+        if app.is_recovering() {
+            // While lost coins may still come back, what the store says now is not what it will say: the answer is from
+            // memory, and the credit goes on.
+            let (app, live) = (app.clone(), live.clone());
+            tokio::spawn(async move { drop(app.credit(&live, key).await) });
+        } else {
+            let wait = Duration::from_millis(settings.poll.credit_wait_ms);
+            // Past the wait, or when the store refuses, the answer is what is in memory, with what is pending; the credit
+            // goes on, or the next poll tries again.
+            if let Ok(Ok(done)) = tokio::time::timeout(wait, app.credit(live, key)).await {
+                *wallet = done.wallet;
+                credited = Some(done);
+            }
         }
     }
     // Others may have credited between the wallet that was looked at and this credit: up to here the wallet has entries
@@ -356,7 +366,6 @@ async fn answer(
             0
         }
     });
-    let epoch = app.store.epoch();
     let mut cursor = Cursor {
         epoch,
         seq: wallet.seq,
@@ -375,7 +384,7 @@ async fn answer(
                     entries = missed;
                     shown.take(entries.iter());
                 }
-                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+                Err(error) => without_missed(error, named, &mut cursor, &mut shown)?,
             }
         }
         Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
@@ -385,7 +394,7 @@ async fn answer(
                     entries = missed;
                     shown.take(entries.iter());
                 }
-                Err(error) => without_missed(app, error, named, &mut cursor, &mut shown)?,
+                Err(error) => without_missed(error, named, &mut cursor, &mut shown)?,
             }
         }
         named => {
@@ -443,17 +452,18 @@ async fn answer(
     })
 }
 
-/// While the store is out of reach, what a client missed cannot be read: the balance is shown as it is known, with the
-/// client's own cursor, so that a later poll shows what was missed.
+/// When the store does not answer, what a client missed cannot be read: the balance is shown as it is known, with the
+/// client's own cursor, so that a later poll shows what was missed. The store may be back a moment later, or be said to be
+/// well a moment longer; that it did not answer this poll is enough.
 fn without_missed(
-    app: &App,
     error: StoreError,
     named: Cursor,
     cursor: &mut Cursor,
     shown: &mut Shown<'_>,
 ) -> Result<(), StoreError> {
-    if !app.is_stale() && !app.is_behind() {
-        return Err(error);
+    match error {
+        StoreError::Unavailable(_) | StoreError::Unknown(_) => {}
+        error => return Err(error),
     }
     shown.stale = true;
     *cursor = named;

@@ -20,11 +20,23 @@ impl<'a> Shown<'a> {
     pub(super) fn take(&mut self, entries: impl Iterator<Item = &'a Entry>) {
         for entry in entries {
             match &entry.change {
-                Change::Credit(find) | Change::Reinstate(find) => self.credits.push(find),
+                Change::Credit(find) | Change::Reinstate(find) | Change::Replay(find, _) => {
+                    self.credits.push(find);
+                }
                 Change::Expire(find, reason) => self.expiries.push((find, *reason)),
                 Change::Find(_) | Change::Revoke(_) | Change::Adjust(_) => {}
             }
         }
+    }
+}
+
+impl Shown<'_> {
+    /// The earliest time at which the answer can be true: no find is credited before it was made, none expires while it can
+    /// be credited. An instance estimates the store's clock, and may be a millisecond behind what the store itself went by.
+    fn not_before(&self) -> Millis {
+        let expired = self.expiries.iter().map(|(find, _)| find.expires_at + 1);
+        let credited = self.credits.iter().map(|find| find.found_at);
+        credited.chain(expired).max().unwrap_or(0)
     }
 }
 
@@ -68,7 +80,7 @@ pub(super) fn write_body(out: &mut Vec<u8>, facts: &Facts<'_>, shown: &Shown<'_>
     out.extend_from_slice(b",\"cursor\":\"");
     facts.cursor.write(out);
     out.extend_from_slice(b"\",\"server_time\":");
-    number(out, facts.now);
+    number(out, facts.now.max(shown.not_before()));
     out.extend_from_slice(b",\"next_poll_ms\":");
     number(out, facts.next_poll_ms);
     for (flag, name) in [
@@ -104,4 +116,50 @@ fn write_find(out: &mut Vec<u8>, nth: usize, find: &Find) {
     out.extend_from_slice(digits.format(find.coins).as_bytes());
     out.extend_from_slice(b",\"found_at\":");
     out.extend_from_slice(digits.format(find.found_at).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::game::ids::FindId;
+
+    fn server_time(now: Millis, shown: &Shown<'_>) -> u64 {
+        let facts = Facts {
+            hunt: "h",
+            player: "ann",
+            wallet: Wallet::default(),
+            cursor: Cursor { epoch: 1, seq: 1 },
+            now,
+            next_poll_ms: 1200,
+        };
+        let mut body = Vec::new();
+        write_body(&mut body, &facts, shown);
+        let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        body["server_time"].as_u64().expect("a time")
+    }
+
+    #[test]
+    fn an_answer_is_not_from_before_what_it_shows() {
+        let find = Find {
+            seq: 1,
+            id: FindId::new("f").expect("an id"),
+            treasure: None,
+            coins: 1,
+            found_at: 1_000,
+            expires_at: 301_000,
+            repeatable: true,
+        };
+        let credited = Shown {
+            credits: vec![&find],
+            ..Shown::default()
+        };
+        assert_eq!(server_time(999, &credited), 1_000);
+        assert_eq!(server_time(1_001, &credited), 1_001);
+        let expired = Shown {
+            expiries: vec![(&find, ExpiryReason::Window)],
+            ..Shown::default()
+        };
+        assert_eq!(server_time(301_000, &expired), 301_001);
+        assert_eq!(server_time(5, &Shown::default()), 5);
+    }
 }

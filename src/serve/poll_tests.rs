@@ -9,6 +9,7 @@ use crate::game::document::HuntDocument;
 use crate::game::hunt::LifeStep;
 use crate::game::ids::{FindId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{NewFind, What};
+use crate::game::wallet::Wallet;
 use crate::store::Opening;
 use crate::store::embedded::{EmbeddedStore, Options};
 use http_body_util::BodyExt;
@@ -81,7 +82,7 @@ impl World {
     }
 
     /// What a poll shows that names `seq` and has looked at `wallet`.
-    async fn shown(&self, seq: u64, mut wallet: Wallet) -> serde_json::Value {
+    async fn shown(&self, seq: u64, wallet: Wallet) -> serde_json::Value {
         let ask = Ask {
             since: Some(Cursor {
                 epoch: self.app.store.epoch(),
@@ -91,14 +92,14 @@ impl World {
             wait: None,
             collect: true,
         };
+        let mut seen = Sighting::sure(wallet, self.app.epoch());
         let answer = answer(
             &self.app,
             &self.live,
             &self.caller,
             self.key(),
             &ask,
-            &mut wallet,
-            false,
+            &mut seen,
         );
         let response = answer.await.ok().unwrap().response;
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -156,6 +156,10 @@ impl From<StoreError> for Problem {
                 "outcome_unknown",
                 "the store broke off; what was asked may or may not have been done: ask again with the same id",
             ),
+            StoreError::NotDurable(_) => Self::unavailable(
+                "not_durable",
+                "too few copies have it yet for it to be safe: ask again with the same id",
+            ),
             StoreError::Damaged(_) => {
                 Self::new(500, "store_damaged", "what is stored cannot be read")
             }

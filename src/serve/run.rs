@@ -139,6 +139,7 @@ async fn serve(
                 front: front.counters().into(),
                 batches: work.batches,
                 syncs: work.syncs,
+                replay: work.replay,
                 mirror_lag_ms: app.store.feed_silent_ms().unwrap_or(0),
             }
         }
@@ -229,6 +230,7 @@ fn ops_limits() -> Limits {
 /// Loads the hunts, and takes what the store tells from then on.
 async fn follow(app: &Arc<App>) {
     let feed = app.store.feed();
+    app.follows();
     for (hunt, _) in app.store.hunts().await.unwrap_or_default() {
         app.take_hunt(hunt);
     }

@@ -2,7 +2,7 @@
 
 use super::run::ServeError;
 use super::socket;
-use crate::config::{Settings, StorePlace};
+use crate::config::{Durability, Settings, StorePlace};
 use crate::game::rules;
 use crate::store::Store;
 use crate::store::clock::SystemTimeSource;
@@ -22,6 +22,7 @@ pub(super) struct Opened {
     /// What it is called in the log; never with a password.
     pub(super) name: String,
     embedded: Option<Arc<EmbeddedStore>>,
+    redis: Option<Arc<RedisStore>>,
     /// The socket in an embedded store's directory.
     pub(super) socket: Option<(UnixListener, PathBuf)>,
     /// Says why the store can no longer be trusted, if it comes to that.
@@ -30,16 +31,18 @@ pub(super) struct Opened {
     _broke: mpsc::Sender<String>,
 }
 
-/// What the embedded store counts.
+/// What the store counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DiskWork {
     /// Transactions committed.
     pub(super) batches: u64,
     /// `fdatasync` calls.
     pub(super) syncs: u64,
+    /// What came back after failovers.
+    pub(super) replay: redis::ReplayCounts,
 }
 
-/// Reads [`DiskWork`]; what is not embedded does none.
+/// Reads [`DiskWork`]; a store that does none of it says 0.
 pub(super) type ReadDiskWork = Arc<dyn Fn() -> DiskWork + Send + Sync>;
 
 pub(super) fn limits(settings: &Settings) -> rules::Limits {
@@ -61,6 +64,17 @@ pub fn redis_options(settings: &Settings) -> redis::Options {
         feed_bytes_max: Some(store.feed_bytes_max),
         connect_wait: Duration::from_millis(store.connect_wait_ms),
         response_timeout: Duration::from_millis(store.response_timeout_ms),
+        recovery: Duration::from_millis(store.recovery_ms),
+        replay_bytes_max: store.replay_bytes_max,
+        replay_age_max: Duration::from_millis(store.replay_age_ms),
+        durability: match store.durability {
+            Durability::Async => redis::Durability::Async,
+            Durability::Replicated => redis::Durability::Replicated {
+                replicas_min: store.replicas_min,
+            },
+            Durability::Fsync => redis::Durability::Fsync,
+        },
+        durability_wait: Duration::from_millis(store.durability_wait_ms),
         ..redis::Options::default()
     }
 }
@@ -98,6 +112,7 @@ impl Opened {
             store: store.clone(),
             name: dir.display().to_string(),
             embedded: Some(store),
+            redis: None,
             socket: Some((listener, path)),
             broken,
             _broke: broke,
@@ -106,9 +121,15 @@ impl Opened {
 
     async fn redis(settings: &Settings, url: &str) -> Result<Self, ServeError> {
         let (broke, broken) = mpsc::channel(1);
-        let store = RedisStore::connect(url, redis_options(settings)).await?;
+        let journal_dir = &settings.store.journal_dir;
+        let options = redis::Options {
+            journal_dir: (!journal_dir.as_os_str().is_empty()).then(|| journal_dir.clone()),
+            ..redis_options(settings)
+        };
+        let store = Arc::new(RedisStore::connect(url, options).await?);
         Ok(Self {
-            store: Arc::new(store),
+            store: store.clone(),
+            redis: Some(store),
             name: settings.store.shown(),
             embedded: None,
             socket: None,
@@ -119,14 +140,18 @@ impl Opened {
 
     /// What to read for the metrics.
     pub(super) fn disk_work(&self) -> ReadDiskWork {
-        let embedded = self.embedded.clone();
+        let (embedded, redis) = (self.embedded.clone(), self.redis.clone());
         Arc::new(move || {
-            embedded
-                .as_ref()
-                .map_or_else(DiskWork::default, |store| DiskWork {
-                    batches: store.writer_stats().batches.load(Ordering::Relaxed),
-                    syncs: store.disk().syncs.load(Ordering::Relaxed),
-                })
+            let replay = redis.as_ref().map(|store| store.replay_counts());
+            let none = || DiskWork {
+                replay: replay.unwrap_or_default(),
+                ..DiskWork::default()
+            };
+            embedded.as_ref().map_or_else(none, |store| DiskWork {
+                replay: redis::ReplayCounts::default(),
+                batches: store.writer_stats().batches.load(Ordering::Relaxed),
+                syncs: store.disk().syncs.load(Ordering::Relaxed),
+            })
         })
     }
 

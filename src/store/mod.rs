@@ -3,7 +3,7 @@
 //!
 //! A store applies the rules of [`crate::game`] under its own clock. What an operation answered with `Ok` is as durable
 //! as the store promises before the answer is given; what it answered with `Err` changed nothing, but for
-//! [`StoreError::Unknown`].
+//! [`StoreError::Unknown`] and [`StoreError::NotDurable`].
 
 pub mod clock;
 pub mod embedded;
@@ -45,6 +45,10 @@ pub enum StoreError {
     /// The store broke off while it worked; what was asked may or may not have been done, and can be asked again.
     #[error("the store broke off; what was asked may or may not have been done: {0}")]
     Unknown(String),
+    /// What was asked may or may not have been done, and where it was, too few have it for it to be safe: it may be lost with
+    /// one of them. It can be asked again, with the same id.
+    #[error("not safe in time: {0}")]
+    NotDurable(String),
     /// What is stored cannot be read.
     #[error("the store is damaged: {0}")]
     Damaged(String),
@@ -218,6 +222,8 @@ pub enum Health {
     Up,
     /// Reads work; what would write is refused because the disk is full.
     Full,
+    /// Everything works, but what the store lost in a failover may still come back: balances may be too low.
+    Recovering,
     /// Nothing works.
     Down(String),
 }
@@ -274,6 +280,11 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the state is [`Health::Down`], which every poll asks.
     fn is_down(&self) -> bool {
         matches!(self.health(), Health::Down(_))
+    }
+
+    /// Whether the store has just failed over and may get back what it lost: balances may be too low.
+    fn is_recovering(&self) -> bool {
+        false
     }
 
     /// The numbers of players, who come to be when they are first opened. One result a player, in order.

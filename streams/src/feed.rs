@@ -3,8 +3,9 @@
 
 use redis::{ParsingError, ToRedisArgs, Value};
 
+use crate::Commands;
 use crate::EntryId;
-use crate::connection::{Batch, Connection};
+use crate::connection::Batch;
 use crate::continuity::{Continuity, Evidence, judge};
 use crate::error::{Error, ErrorCode};
 
@@ -57,13 +58,14 @@ pub enum Precision {
 /// (see [`EntryId::following`]). This is for feeds with one writer, for tests and examples.
 ///
 /// An id that is not above the last one is the server error `ERR`, and nothing is appended.
-pub async fn append<F, V>(
-    connection: &Connection,
+pub async fn append<C, F, V>(
+    connection: &C,
     key: &str,
     id: EntryId,
     fields: &[(F, V)],
 ) -> Result<(), Error>
 where
+    C: Commands,
     F: ToRedisArgs,
     V: ToRedisArgs,
 {
@@ -77,8 +79,8 @@ where
 
 /// Up to `count` entries after `position`, which itself is not among them, in order. For a window of time start at
 /// `EntryId::new(from_ms, 0)`.
-pub async fn read_after(
-    connection: &Connection,
+pub async fn read_after<C: Commands>(
+    connection: &C,
     key: &str,
     position: EntryId,
     count: usize,
@@ -90,8 +92,8 @@ pub async fn read_after(
 }
 
 /// Up to `count` entries from `from` to `to`, both included, in order. Empty if there is no such feed.
-pub async fn read_range(
-    connection: &Connection,
+pub async fn read_range<C: Commands>(
+    connection: &C,
     key: &str,
     from: EntryId,
     to: EntryId,
@@ -104,13 +106,13 @@ pub async fn read_range(
 }
 
 /// How far the feed reaches; `None` if there is none.
-pub async fn extent(connection: &Connection, key: &str) -> Result<Option<Extent>, Error> {
+pub async fn extent<C: Commands>(connection: &C, key: &str) -> Result<Option<Extent>, Error> {
     let mut replies = connection.batch(Batch::new().cmd(xinfo(key))).await?;
     read_extent(replies.next())
 }
 
 /// The last id that the feed gave out; [`EntryId::ZERO`] if there is no feed.
-pub async fn last_id(connection: &Connection, key: &str) -> Result<EntryId, Error> {
+pub async fn last_id<C: Commands>(connection: &C, key: &str) -> Result<EntryId, Error> {
     Ok(extent(connection, key)
         .await?
         .map_or(EntryId::ZERO, |extent| extent.last))
@@ -121,8 +123,8 @@ pub async fn last_id(connection: &Connection, key: &str) -> Result<EntryId, Erro
 ///
 /// A feed that was made anew, grew beyond the position's counter and was trimmed beyond it is not told from one that was
 /// only trimmed; that is what the store's identity and epoch are for.
-pub async fn continuity(
-    connection: &Connection,
+pub async fn continuity<C: Commands>(
+    connection: &C,
     key: &str,
     position: EntryId,
 ) -> Result<Continuity, Error> {
@@ -131,8 +133,8 @@ pub async fn continuity(
 }
 
 /// [`continuity`] of several feeds in one round trip.
-pub async fn continuities(
-    connection: &Connection,
+pub async fn continuities<C: Commands>(
+    connection: &C,
     feeds: &[(&str, EntryId)],
 ) -> Result<Vec<Continuity>, Error> {
     let mut batch = Batch::new();
@@ -175,8 +177,8 @@ pub fn trim_bound(before: EntryId, readers: &[EntryId]) -> EntryId {
 /// were removed.
 ///
 /// With [`Precision::Nodes`] call it again while it removes something.
-pub async fn trim(
-    connection: &Connection,
+pub async fn trim<C: Commands>(
+    connection: &C,
     key: &str,
     before: EntryId,
     readers: &[EntryId],
@@ -192,7 +194,8 @@ pub async fn trim(
             cmd.arg("~").arg(bound).arg("LIMIT").arg(entries_max.max(1))
         }
     };
-    connection.query_as(&cmd).await
+    let trimmed = connection.query(&cmd).await?;
+    redis::from_redis_value(trimmed).map_err(|error| Error::unexpected("XTRIM", error))
 }
 
 fn xinfo(key: &str) -> redis::Cmd {

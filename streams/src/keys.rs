@@ -23,6 +23,12 @@ use crate::partition::{Partition, Partitions, fnv1a, mix};
 /// a player and direction, instead of 72 in one large hash.
 pub const PLAYER_BUCKETS: u64 = 1024;
 
+/// The key of the fence in the slot of `key`, which is one of a store's.
+pub fn fence_beside(key: &str) -> String {
+    let tag = key.find('}').map_or(key.len(), |end| end + 1);
+    format!("{}fence", &key[..tag])
+}
+
 /// Builds the names of a store's keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -333,6 +339,9 @@ mod tests {
     #[test]
     fn what_one_script_changes_shares_a_slot() {
         let keys = keys();
+        let partition = keys.player(77);
+        assert_eq!(fence_beside(&partition.state()), partition.fence());
+        assert_eq!(fence_beside(&keys.hunts()), "t{hunts}fence");
         let same =
             |a: String, b: String| assert_eq!(slot(a.as_bytes()), slot(b.as_bytes()), "{a} {b}");
         same(keys.hunts(), keys.hunt_document("harbour"));

@@ -8,6 +8,9 @@
 //! - [`Connection`]: one link that many commands share, supervised: it is replaced when the server falls silent, is
 //!   demoted, or moves (by Sentinel), and everything about it is bounded ([`Config`]). A failed command says whether it may
 //!   have been carried out ([`Error::outcome`]). [`Prepare`] sees each new server before any command does.
+//! - [`Router`]: one server, or the primaries of a cluster, each with such a connection; redirections are followed, also from
+//!   within a [`Batch`], and [`ClusterTail`] follows feeds that lie on several primaries.
+//! - [`fence`]: waiting until replicas, or the disk, have what was written; one wait for all who ask.
 //! - [`Script`]: Lua scripts run by their hash, loaded when a server does not know them, in a [`Batch`] too; tests can
 //!   replace their clock.
 //! - [`keys`], [`Partitions`], [`slot`]: every key of a store in one file, spread evenly over a cluster's slots.
@@ -41,7 +44,7 @@
 //! ```
 //!
 //! # What it does not do
-//! It does not speak the cluster's protocol: a URL that asks for it is refused. It speaks TLS with the feature `tls`
+//! It speaks TLS with the feature `tls`
 //! (`TlsDial`), or over a [`Dial`] of yours. It does not use consumer groups: readers keep their own positions.
 //!
 //! # Connections: what is noticed, and how
@@ -55,11 +58,12 @@
 //! | it loads its data, or is a replica without its master | `LOADING`, `MASTERDOWN` | as above, until it is done |
 //! | Sentinel fails over | `+switch-master`, besides all of the above | the sentinels are asked; the newest `config-epoch` wins |
 //! | it is another one, or lost its history | `run_id` and `master_replid`, read before anything is sent | [`Prepare`] runs first; [`Up::changed_from`] is set |
-//! | it is too old, a cluster's node, or refuses the login | looking at it after connecting | [`Connection::wait_up`] ends at once with the reason; attempts go on |
+//! | it is too old, a cluster's node where one server was meant (or the reverse), or refuses the login | looking at it after connecting | [`Connection::wait_up`] ends at once with the reason; attempts go on |
 //!
 //! A replication id also changes without any loss, when a master that has no backlog gets its first replica or has had none for
 //! an hour; the crate reports it like any other change, as the two cannot be told apart for certain.
 
+mod cluster;
 mod config;
 mod connection;
 mod continuity;
@@ -67,8 +71,10 @@ mod endpoint;
 mod entry_id;
 mod error;
 pub mod feed;
+pub mod fence;
 pub mod keys;
 mod partition;
+mod router;
 mod script;
 pub mod slot;
 mod tail;
@@ -79,6 +85,7 @@ pub use endpoint::TlsDial;
 /// The Redis client whose commands and values this crate takes and gives.
 pub use redis;
 
+pub use cluster::{ClusterTail, NODES_MAX};
 pub use config::Config;
 pub use connection::{
     Batch, Builder, Connection, DownReason, Fresh, History, ParseVersionError, Prepare, Replies,
@@ -94,5 +101,6 @@ pub use error::{Error, ErrorCode, Outcome, ServerError};
 pub use partition::{
     PARTITIONS_DEFAULT, PARTITIONS_MAX, Partition, PartitionCountError, Partitions,
 };
+pub use router::{Commands, Router};
 pub use script::{Call, Clock, Script, ScriptError};
 pub use tail::{Event, Tail};

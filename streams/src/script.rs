@@ -36,6 +36,9 @@ pub enum Clock {
     /// Milliseconds since the epoch in a STRING of this name. The callers pass nothing. The key is not declared, so this is
     /// for a single server only.
     Key(String),
+    /// Milliseconds since the epoch in a STRING of this name beside the call's first key: behind the same prefix and hash tag.
+    /// It lies in the slot of the call's keys, so this is for a cluster too.
+    Beside(String),
     /// Milliseconds since the epoch as the call's last argument, which callers add. Not for scripts that read a list of
     /// arguments to its end.
     LastArgument,
@@ -115,6 +118,10 @@ impl Script {
         let time = match clock {
             Clock::Server => return Ok(self.clone()),
             Clock::Key(key) => format!("tonumber(redis.call('GET', {}))", lua_string(key)),
+            Clock::Beside(name) => format!(
+                "tonumber(redis.call('GET', string.match(KEYS[1], '^[^}}]*}}') .. {}))",
+                lua_string(name)
+            ),
             Clock::LastArgument => "tonumber(ARGV[#ARGV])".to_owned(),
         };
         let mut found = 0;

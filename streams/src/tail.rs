@@ -117,6 +117,12 @@ impl Tail {
         self.feeds[feed].held
     }
 
+    /// The link, by its number, and the history of which the feeds were last read.
+    pub fn read_over(&self) -> Option<(u64, &History)> {
+        let (link, history) = self.compared_with.as_ref()?;
+        Some((*link, history))
+    }
+
     /// Reads the feed at place `feed` on from `position`, whether it was held or not.
     ///
     /// # Panics

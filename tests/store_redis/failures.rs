@@ -200,7 +200,13 @@ async fn a_server_restarted_from_its_append_only_file_begins_a_new_epoch_with_al
 #[tokio::test]
 async fn a_history_that_was_cut_voids_what_was_derived_from_it() {
     let mut server = Server::start();
-    let store = connect(&server).await;
+    // It keeps nothing that it could bring back.
+    let forgetful = Options {
+        replay_bytes_max: 0,
+        recovery: Duration::ZERO,
+        ..quick()
+    };
+    let store = connect_with(&server, forgetful).await;
     with_coins(&store).await;
     let mut feed = store.feed().unwrap();
     let () = server.run(&["SAVE"]);

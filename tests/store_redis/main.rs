@@ -8,6 +8,8 @@
 #[path = "../redis_server/mod.rs"]
 mod redis_server;
 
+mod cluster;
+mod durability;
 mod failures;
 mod figures;
 mod instances;

@@ -146,6 +146,7 @@ pub(crate) fn word(entry: &Entry) -> &'static str {
         Change::Reinstate(_) => "reinstate",
         Change::Revoke(_) => "revoke",
         Change::Adjust(_) => "adjust",
+        Change::Replay(..) => "replay",
     }
 }
 

@@ -294,6 +294,13 @@ impl Judge {
             );
             wrong.push(("outside_window", text));
         }
+        if let Some(credit) = fate.credit
+            && credit.came_back
+            && !self.was_out_of_reach(&credit)
+        {
+            let text = "came back after a failover of the store that the run did not cause";
+            wrong.push(("ledger", text.to_owned()));
+        }
     }
 
     fn of_expiring(&self, fate: &Fate, wrong: &mut Vec<(&str, String)>) {
@@ -332,11 +339,11 @@ impl Judge {
         }
     }
 
-    fn was_out_of_reach(&self, expired: &LedgerRow) -> bool {
+    fn was_out_of_reach(&self, row: &LedgerRow) -> bool {
         let slack = millis(CLOCK_SLACK);
         self.outages.iter().any(|(from, until)| {
-            expired.found_at <= until.saturating_add(slack)
-                && *from <= expired.expires_at.saturating_add(slack)
+            row.found_at <= until.saturating_add(slack)
+                && *from <= row.expires_at.saturating_add(slack)
         })
     }
 

@@ -35,6 +35,9 @@ pub(super) struct LedgerRow {
     pub(super) at: u64,
     pub(super) found_at: u64,
     pub(super) expires_at: u64,
+    /// Whether a failover of the store took the credit and it came back when its window had run out; `at` is then when it
+    /// was credited first.
+    pub(super) came_back: bool,
     /// When a poll of the player credited others and not this one, though it could have; 0: never.
     pub(super) passed_over_at: u64,
 }
@@ -68,6 +71,7 @@ impl Row for LedgerRow {
         let mut bytes = [0; 64];
         bytes[0..4].copy_from_slice(&self.user.to_le_bytes());
         bytes[4] = self.change as u8;
+        bytes[5] = u8::from(self.came_back);
         let words = [
             self.find,
             self.seq,
@@ -107,6 +111,7 @@ impl Row for LedgerRow {
             at: word(4),
             found_at: word(5),
             expires_at: word(6),
+            came_back: bytes[5] != 0,
             passed_over_at: word(7),
         })
     }
@@ -132,6 +137,8 @@ struct Line<'a> {
     expires_at: u64,
     #[serde(default)]
     reason: Option<String>,
+    #[serde(default)]
+    credited_at: Option<u64>,
 }
 
 /// What is wrong in the ledger by itself: the player, and the words.
@@ -286,9 +293,10 @@ impl Player {
             seq: line.seq,
             change,
             coins: u64::try_from(line.coins).map_err(io::Error::other)?,
-            at: line.at,
+            at: line.credited_at.unwrap_or(line.at),
             found_at: line.found_at,
             expires_at: line.expires_at,
+            came_back: line.credited_at.is_some(),
             passed_over_at: 0,
         };
         self.follow_polls(&mut entry)?;
@@ -298,6 +306,11 @@ impl Player {
     /// Keeps what is pending. Credits of one time are one poll, which has to credit all that it can: what was pending
     /// before its first credit, could be credited at its time, and still is pending after its last was passed over.
     fn follow_polls(&mut self, entry: &mut LedgerRow) -> io::Result<()> {
+        if entry.came_back {
+            // No poll: it comes back alone, and passes over nothing.
+            self.pending.remove(&entry.find);
+            return Ok(());
+        }
         let same_poll =
             entry.change == Change::Credit && self.poll.is_some_and(|(at, _)| at == entry.at);
         if !same_poll && let Some((at, first)) = self.poll.take() {

@@ -321,6 +321,36 @@ fn finds_of_one_poll_do_not_pass_each_other_over() {
 }
 
 #[test]
+fn a_credit_that_came_back_after_its_window_is_judged_by_when_it_was_first_credited() {
+    let entries = collected(1, 1);
+    let at = found_at(1) + WINDOW_MS + 1_000;
+    let back = |credited_at: u64| {
+        let mut ledger = Ledger::default();
+        let more = format!(r#","credited_at":{credited_at}"#);
+        ledger.player(1).find(1).entry("credit", 1, at, &more);
+        ledger.export()
+    };
+    let killed = FaultMark {
+        at_ms: 500,
+        until_ms: 5_000,
+        allow_until_ms: 9_000,
+        what: FaultKind::KillRedis,
+        target: "redis-0".to_owned(),
+        note: String::new(),
+        allow_failed: BTreeMap::new(),
+        allow_p99_us: 0,
+    };
+    let run = Run::new(&entries);
+    let findings = |credited_at, faults: &[FaultMark]| {
+        let (_, findings) = run.compare(&back(credited_at), faults);
+        kinds(&findings).join(" ")
+    };
+    assert_eq!(findings(found_at(1) + 5, std::slice::from_ref(&killed)), "");
+    assert_eq!(findings(at, &[killed]), "outside_window");
+    assert_eq!(findings(found_at(1) + 5, &[]), "ledger");
+}
+
+#[test]
 fn an_expiry_by_outage_is_lawful_where_a_fault_cut_the_store_off() {
     let entries = [entry(1, 1, Told::Sent, 0), entry(1, 60, Told::Sent, 0)];
     let mut ledger = Ledger::default();

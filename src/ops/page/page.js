@@ -206,7 +206,7 @@ function showTiles(state) {
     counted('Held polls', 'trove_held_polls', 'wait for news');
     counted('Connections', 'trove_connections', 'public, open');
     counted('Failovers', 'trove_store_failovers_total', 'history may have been cut');
-    list.push({ label: 'Store', text: state.store.health, note: state.store.why ?? 'as it was heard last', mood: state.store.health === 'up' ? 'good' : 'bad' });
+    list.push({ label: 'Store', text: state.store.health, note: state.store.why ?? 'as it was heard last', mood: { up: 'good', recovering: 'warn' }[state.store.health] ?? 'bad' });
   }
   tiles(list);
 }
@@ -340,7 +340,7 @@ function figures(home, label, s, rows) {
 function showStore(state) {
   byId('store-card').hidden = false;
   const { store, samples: s } = state;
-  const health = { up: ['up', 'good'], full: ['full: finds are refused', 'bad'], down: ['out of reach', 'bad'] }[store.health];
+  const health = { up: ['up', 'good'], full: ['full: finds are refused', 'bad'], recovering: ['recovering from a failover', 'warn'], down: ['out of reach', 'bad'] }[store.health];
   figures(byId('store'), 'The store', s, [
     ['Health', null, health[0] + (store.why ? `: ${store.why}` : ''), health[1]],
     ['Place', null, store.place],

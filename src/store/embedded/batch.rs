@@ -281,7 +281,8 @@ impl<'txn, 'state> Batch<'txn, 'state> {
                         [].as_slice(),
                     )?;
                 }
-                Change::Adjust(_) => {}
+                // Only a store that can lose what it answered has such a thing.
+                Change::Adjust(_) | Change::Replay(..) => {}
             }
         }
         self.events.push(FeedEvent::Wallet {

@@ -2,7 +2,7 @@
 
 use super::cache::CachedHunt;
 use crate::game::Millis;
-use crate::game::entry::{Adjustment, Change, Entry, ExpiryReason, Find};
+use crate::game::entry::{Adjustment, Change, Entry, ExpiryReason, Find, Replayed};
 use crate::game::ids::{FindId, PlayerId, TreasureId};
 use crate::game::wallet::Wallet;
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,8 @@ pub(super) struct RawFind {
     pub(super) expires_at: Millis,
     /// The client's id; `None` for a treasure that can be found once.
     pub(super) id: Option<FindId>,
+    /// When it was credited first, if that was lost and came back after its window.
+    pub(super) credited_at: Option<Millis>,
 }
 
 /// What an adjustment's entry says besides the coins.
@@ -177,6 +179,10 @@ fn parse_find(at: Millis, rest: &mut &str) -> Option<RawFind> {
         ("0", _) => None,
         (_, id) => Some(FindId::new(id).ok()?),
     };
+    let credited_at = match word(rest) {
+        Some(ago) => Some(at.checked_sub(ago.parse().ok()?)?),
+        None => None,
+    };
     Some(RawFind {
         seq,
         treasure,
@@ -184,6 +190,7 @@ fn parse_find(at: Millis, rest: &mut &str) -> Option<RawFind> {
         found_at,
         expires_at,
         id,
+        credited_at,
     })
 }
 
@@ -215,13 +222,25 @@ impl Ledger {
     /// The entry of the history, with the treasure's name. `None` when the hunt never had the treasure.
     pub(super) fn named(&self, hunt: &CachedHunt) -> Option<Entry> {
         let change = match &self.what {
-            What::Find(kind, find) => {
-                let find = find.named(hunt)?;
+            What::Find(kind, raw) => {
+                let find = raw.named(hunt)?;
+                let replayed = |reinstates| {
+                    raw.credited_at.map(|credited_at| Replayed {
+                        credited_at,
+                        reinstates,
+                    })
+                };
                 match kind {
                     Kind::Found => Change::Find(find),
-                    Kind::Credited => Change::Credit(find),
+                    Kind::Credited => match replayed(false) {
+                        Some(replayed) => Change::Replay(find, replayed),
+                        None => Change::Credit(find),
+                    },
                     Kind::Expired(reason) => Change::Expire(find, *reason),
-                    Kind::Reinstated => Change::Reinstate(find),
+                    Kind::Reinstated => match replayed(true) {
+                        Some(replayed) => Change::Replay(find, replayed),
+                        None => Change::Reinstate(find),
+                    },
                     Kind::Revoked => Change::Revoke(find),
                 }
             }

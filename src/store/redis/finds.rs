@@ -4,6 +4,7 @@ use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Kind, Ledger, What as Recorded_, parse};
 use super::hunts::{LOCK_MS, LOOK_AGAIN};
 use super::jobs::{Answer, Job, Reader, integer};
+use super::replay::item::Item;
 use super::shared::{Core, id_digest};
 use crate::game::Millis;
 use crate::game::entry::{Change, Entry, ExpiryReason, Find};
@@ -12,6 +13,7 @@ use crate::game::ids::{FindId, HuntId, PlayerId};
 use crate::game::rules::{self, Decision, Identity, NewFind, Refusal, What};
 use crate::game::wallet::Wallet;
 use crate::store::{Erased, RecordOutcome, RecordRefusal, Recorded, StoreError};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -61,6 +63,8 @@ impl Core {
         }
         let mut outcomes: Vec<Option<RecordOutcome>> = finds.iter().map(|_| None).collect();
         let mut wallets: HashMap<PlayerId, Wallet> = HashMap::new();
+        let finds = &*self.settled_finds(finds).await?;
+        let epoch = self.shared.epoch();
         let began = Instant::now();
         loop {
             let hunt = self.hunt(id).await?;
@@ -74,6 +78,22 @@ impl Core {
                 .await
                 .map_err(|error| after(error, &outcomes))?;
         }
+        let recorded = |((player, _), outcome): (&(PlayerId, NewFind), &Option<RecordOutcome>)| {
+            let Some(Ok(Decision::Recorded(entry, _))) = outcome else {
+                return None;
+            };
+            let Change::Find(find) = &entry.change else {
+                return None;
+            };
+            Some(Item::Find {
+                hunt: id.clone(),
+                player: *player,
+                find: find.clone(),
+                at: entry.at,
+            })
+        };
+        let items = finds.iter().zip(&outcomes).filter_map(recorded).collect();
+        self.shared.replay.keep(items, epoch).await?;
         let lost = || Err(RecordRefusal::Rule(Refusal::NoSuchTreasure));
         Ok(Recorded {
             outcomes: outcomes
@@ -82,6 +102,25 @@ impl Core {
                 .collect(),
             wallets: wallets.into_iter().collect(),
         })
+    }
+
+    /// The finds with the numbers that their players have since the last failover.
+    async fn settled_finds<'a>(
+        &self,
+        finds: &'a [(PlayerId, NewFind)],
+    ) -> Result<Cow<'a, [(PlayerId, NewFind)]>, StoreError> {
+        let replay = &self.shared.replay;
+        let Some((first, _)) = finds.first() else {
+            return Ok(Cow::Borrowed(finds));
+        };
+        replay.settled_player(*first).await?;
+        if !replay.any_moved() {
+            return Ok(Cow::Borrowed(finds));
+        }
+        let settled = finds.iter().cloned();
+        Ok(settled
+            .map(|(player, find)| (replay.moved(player), find))
+            .collect())
     }
 
     /// Reads a hunt again whose generation was not the partition's; waits while it is being changed.

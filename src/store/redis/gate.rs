@@ -2,6 +2,7 @@
 //! one of the epoch, and was this instance cut off from it.
 
 use super::options::ConnectError;
+use super::replay::ring::Cut;
 use super::shared::{CUT_OFF_MS, Core, Known, Shared, random_hex};
 use crate::game::Millis;
 use crate::game::wallet::OUTAGES_MAX;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::sync::Arc;
 use trove_streams::redis::{Cmd, Value, cmd, from_redis_value};
-use trove_streams::{BoxFuture, Connection, EntryId, Error, Fresh, Prepare, Script};
+use trove_streams::{BoxFuture, EntryId, Error, Fresh, Partition, Prepare, Router, Script, State};
 
 /// The layout that this version writes. A store with a higher one is refused; a lower one would be raised here.
 pub(super) const SCHEMA_VERSION: u32 = 1;
@@ -21,10 +22,49 @@ type Failure = Box<dyn StdError + Send + Sync>;
 /// Sends commands before or beside everybody else.
 pub(super) enum Line<'a> {
     Fresh(&'a Fresh<'a>),
-    Open(&'a Connection),
+    Open(&'a Router),
 }
 
 impl Line<'_> {
+    /// Whether the store is on a cluster, each of whose primaries has its part of it.
+    fn is_of_cluster(&self) -> bool {
+        match self {
+            Self::Fresh(fresh) => fresh.is_of_cluster(),
+            Self::Open(router) => router.is_cluster(),
+        }
+    }
+
+    /// Whether what lies at `key` is to be looked after on this line; on a cluster's primary, its own.
+    fn looks_after(&self, key: &str) -> bool {
+        match self {
+            Self::Fresh(fresh) => fresh.holds(key),
+            Self::Open(_) => true,
+        }
+    }
+
+    /// For how long, in milliseconds, the primary that holds `key` has not answered, where it is not the only server.
+    fn unheard_ms(&self, key: &str) -> Option<u64> {
+        match self {
+            Self::Fresh(fresh) if fresh.is_of_cluster() => {
+                Some(fresh.unheard(key).map_or(0, |unheard| {
+                    u64::try_from(unheard.as_millis()).unwrap_or(u64::MAX)
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The replication ids of the primaries that are up.
+    fn replids(&self) -> Vec<String> {
+        match self {
+            Self::Fresh(_) => Vec::new(),
+            Self::Open(router) => {
+                let replid = |up: trove_streams::Up| up.server.history.replid.clone();
+                router.ups().into_iter().map(replid).collect()
+            }
+        }
+    }
+
     async fn query(&self, cmd: &Cmd) -> Result<Value, Error> {
         match self {
             Self::Fresh(fresh) => fresh.query(cmd).await,
@@ -116,6 +156,7 @@ impl Shared {
         replid: &str,
         version: &str,
     ) -> Result<(), Failure> {
+        let before = self.epoch();
         let stepped_from = self.measure_on(line).await?;
         let mut fields = identity_fields(self, line).await?;
         if fields.is_empty() {
@@ -133,6 +174,10 @@ impl Shared {
             fields = identity_fields(self, line).await?;
         }
         let found = self.read_known(&fields, version)?;
+        // On one server the identity's being there says enough; of a cluster each primary has its own part to lose.
+        if line.is_of_cluster() && fields.contains_key("whole") {
+            self.miss_nothing(line).await?;
+        }
         match self.known() {
             Some(known) if known.identity != found.identity => {
                 // An operator's word that is younger than this instance's last contact is meant for this instance.
@@ -143,17 +188,19 @@ impl Shared {
                         found.identity, known.identity
                     ))));
                 }
+                self.replay.clear();
                 self.set_known(found);
-                self.replace_epoch(self.raise(line, replid, false).await?);
+                self.replace_epoch(self.raise(line, replid, (false, 0)).await?);
             }
             _ => {
                 self.set_known(found);
-                self.set_epoch(self.raise(line, replid, false).await?);
+                self.set_epoch(self.raise(line, replid, (false, before)).await?);
             }
         }
         self.bring_partitions(line).await?;
         self.note_absence(line, &fields, stepped_from).await?;
         self.heard();
+        self.recover_from(before, &fields);
         Ok(())
     }
 
@@ -190,6 +237,24 @@ impl Shared {
         }
     }
 
+    /// When every primary of a cluster is there for the first time: brings all partitions to the epoch that the last of them
+    /// began, and puts on record that none is missing, so that one which is missing later has been lost.
+    pub(super) async fn whole_cluster(&self, router: &Router) -> Result<(), Failure> {
+        let line = Line::Open(router);
+        let fields = identity_fields(self, &line).await?;
+        if fields.contains_key("whole") {
+            self.miss_nothing(&line).await?;
+        }
+        self.bring_partitions(&line).await?;
+        let mut note = cmd("HSET");
+        note.arg(self.keys.identity()).arg("whole").arg(1);
+        line.query(&note).await?;
+        if self.replay.is_held() {
+            self.replay.begin();
+        }
+        Ok(())
+    }
+
     /// Makes a store on an empty server.
     async fn make(&self, line: &Line<'_>, replid: &str) -> Result<(), Failure> {
         let (identity, secret) = (random_hex::<16>()?, random_hex::<32>()?);
@@ -203,31 +268,100 @@ impl Shared {
         Ok(())
     }
 
-    async fn raise(&self, line: &Line<'_>, replid: &str, accept: bool) -> Result<u64, Failure> {
-        let accept = if accept { "1" } else { "0" };
+    async fn raise(
+        &self,
+        line: &Line<'_>,
+        replid: &str,
+        (accept, seen): (bool, u64),
+    ) -> Result<u64, Failure> {
+        let (accept, seen) = (if accept { "1" } else { "0" }, seen.to_string());
+        let others = line.replids();
+        let mut args = vec![replid, accept, &seen];
+        if line.is_of_cluster() {
+            args.push("1");
+            args.extend(others.iter().map(String::as_str));
+        }
         let reply = line
-            .eval(
-                &self.scripts.raise_epoch,
-                &self.keys.identity(),
-                &[replid, accept],
-            )
+            .eval(&self.scripts.raise_epoch, &self.keys.identity(), &args)
             .await?;
         Ok(from_redis_value(reply)?)
     }
 
-    /// Brings every partition to the store's epoch, and takes the positions of the feeds.
-    pub(super) async fn bring_partitions(&self, line: &Line<'_>) -> Result<(), Failure> {
-        let epoch = self.epoch().to_string();
+    /// Makes sure that the partitions which the line looks after are there. A primary that comes back empty may take itself
+    /// for one until it hears from the others; nothing is to follow from it.
+    async fn miss_nothing(&self, line: &Line<'_>) -> Result<(), Failure> {
         for partition in self.partitions() {
             let key = self.keys.partition(partition).state();
-            let reply = line
-                .eval(&self.scripts.partition_epoch, &key, &[&epoch])
-                .await?;
-            let (is, ms, n): (u64, u64, u64) = from_redis_value(reply)?;
-            self.set_epoch(is);
-            self.set_position(partition, EntryId::new(ms, n));
+            if !line.looks_after(&key) {
+                continue;
+            }
+            match line.query(cmd("EXISTS").arg(&key)).await {
+                Ok(Value::Int(0)) => {
+                    return Err(format!(
+                        "the primary that holds partition {partition} has lost it; if what is left is the store to be used \
+                         from now on, run `trove store accept`"
+                    )
+                    .into());
+                }
+                Ok(_) => {}
+                Err(_) if matches!(line, Line::Open(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
+    }
+
+    /// Brings the partitions that the line looks after to the store's epoch, and takes the positions of the feeds.
+    pub(super) async fn bring_partitions(&self, line: &Line<'_>) -> Result<(), Failure> {
+        for partition in self.partitions() {
+            let key = self.keys.partition(partition).state();
+            if !line.looks_after(&key) {
+                continue;
+            }
+            match self.bring(line, partition, &key).await {
+                // Another primary is away: when it is back, its link is prepared, and that brings its own.
+                Err(error) if line.is_of_cluster() && error.is::<Error>() => {
+                    if let Line::Fresh(_) = line {
+                        return Err(error);
+                    }
+                }
+                brought => brought?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn bring(&self, line: &Line<'_>, partition: Partition, key: &str) -> Result<(), Failure> {
+        let epoch = self.epoch().to_string();
+        let reply = line
+            .eval(&self.scripts.partition_epoch, key, &[&epoch])
+            .await?;
+        let (is, ms, n, cut_ms, cut_of): (u64, u64, u64, u64, u64) = from_redis_value(reply)?;
+        let cut = Cut {
+            ms: cut_ms,
+            of: cut_of,
+        };
+        self.replay.set_cut(usize::from(partition.index()), cut);
+        self.set_epoch(is);
+        self.set_position(partition, EntryId::new(ms, n));
+        Ok(())
+    }
+
+    /// Lets a recovery begin where an epoch is new to this instance, or new at all.
+    fn recover_from(&self, before: u64, fields: &HashMap<String, String>) {
+        let epoch = self.epoch();
+        // A store's first epoch begins when it is made.
+        let first = epoch == number::<u64>(fields, "created_ms").max(1);
+        let recovery_ms = u64::try_from(self.options.recovery.as_millis()).unwrap_or(u64::MAX);
+        let is_young = epoch.saturating_add(recovery_ms) > self.clock.now();
+        let begins = match before {
+            // What a journal held is judged, however old the epoch is.
+            0 => !self.replay.is_empty() || (is_young && !first),
+            before => before != epoch || self.replay.is_held(),
+        };
+        if begins {
+            self.replay.begin();
+        }
     }
 
     /// Puts on record that this instance was cut off from the store, or that nobody was there.
@@ -245,24 +379,33 @@ impl Shared {
             .map(|partition| self.position(partition).ms)
             .max();
         let alive = number::<u64>(fields, "alive_ms").max(last_entry.unwrap_or(0));
-        let mut from = stepped_from.unwrap_or(now);
-        if self.has_heard() && unheard_ms > CUT_OFF_MS {
-            from = from.min(now.saturating_sub(unheard_ms));
-        }
+        let mut all_from = stepped_from.unwrap_or(now);
         // Instances say that they are up once a second; twice that is nobody.
         if alive + 2 * CUT_OFF_MS < now {
-            from = from.min(alive);
+            all_from = all_from.min(alive);
         }
-        if from == now {
-            return Ok(());
-        }
-        tracing::warn!(
-            from,
-            to = now,
-            "the store was out of reach; what ran out meanwhile expires by an outage"
-        );
+        let mut told = now;
         for partition in self.partitions() {
             let key = self.keys.partition(partition).outages();
+            if !line.looks_after(&key) {
+                continue;
+            }
+            let unheard_ms = line.unheard_ms(&key).unwrap_or(unheard_ms);
+            let mut from = all_from;
+            if self.has_heard() && unheard_ms > CUT_OFF_MS {
+                from = from.min(now.saturating_sub(unheard_ms));
+            }
+            if from == now {
+                continue;
+            }
+            if from < told {
+                told = from;
+                tracing::warn!(
+                    from,
+                    to = now,
+                    "the store was out of reach; what ran out meanwhile expires by an outage"
+                );
+            }
             let (from, to, most) = (from.to_string(), now.to_string(), OUTAGES_MAX.to_string());
             line.eval(&self.scripts.outage, &key, &[&from, &to, &most])
                 .await?;
@@ -301,11 +444,19 @@ impl Shared {
             self.make(line, replid).await?;
         }
         let found = self.read_known(&identity_fields(self, line).await?, version)?;
-        let epoch = self.raise(line, replid, true).await?;
+        let is_other = self
+            .known()
+            .is_some_and(|known| known.identity != found.identity);
+        let known = if is_other { 0 } else { self.epoch() };
+        let epoch = self.raise(line, replid, (true, known)).await?;
+        if is_other {
+            self.replay.clear();
+        }
         self.set_known(found);
         self.replace_epoch(epoch);
         self.bring_partitions(line).await?;
         self.heard();
+        self.replay.begin();
         self.set_disowned(None);
         Ok(())
     }
@@ -319,8 +470,10 @@ impl Core {
         if self.shared.epoch() != asked_with {
             return Ok(());
         }
-        let state = self.commands.state();
-        let Some(up) = state.up() else {
+        // Of a cluster it is enough that the primary which holds the identity is there.
+        let home = self.commands.server_of(&self.shared.keys.identity());
+        let state = home.map(|home| home.state());
+        let Some(up) = state.as_ref().and_then(State::up) else {
             return Err(StoreError::Unavailable("no connection to the store".into()));
         };
         let line = Line::Open(&self.commands);

@@ -2,7 +2,7 @@
 //! finds that have run out, forgets clients' ids past their time, and measures the feeds.
 
 use super::entry::{FeedEntry, Kind, Ledger, What, parse};
-use super::jobs::{Answer, Job};
+use super::jobs::{Answer, Job, read_failed};
 use super::shared::{CUT_OFF_MS, Core, id_digest, random_hex};
 use crate::game::Millis;
 use crate::game::ids::PlayerId;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trove_streams::keys::parse_base62;
 use trove_streams::redis::{Cmd, Value, cmd, from_redis_value};
-use trove_streams::{EntryId, feed};
+use trove_streams::{Batch, EntryId, feed};
 
 /// How often an instance says that it is up.
 const TICK: Duration = Duration::from_secs(1);
@@ -83,14 +83,24 @@ impl House {
             {
                 tracing::debug!(%error, "the store does not answer");
             }
-            if self.core.shared.disowned().is_none() && self.core.commands.state().up().is_some() {
+            // Of a cluster some primary may be away: the others' part is looked after all the same.
+            let commands = &self.core.commands;
+            let is_there = commands.is_cluster() || commands.state().up().is_some();
+            if self.core.shared.disowned().is_none() && is_there {
                 let done = async {
                     if clock.is_due() {
                         self.core.meet_clock().await?;
                     }
-                    if measure.is_due() {
-                        self.measure().await?;
+                    let measured = if measure.is_due() {
+                        self.measure().await
+                    } else {
+                        Ok(())
+                    };
+                    if self.core.shared.replay.is_recovering() {
+                        return measured;
                     }
+                    let shared = &self.core.shared;
+                    shared.replay.age(shared.epoch());
                     let (sweeps, forgets) = (sweep.is_due(), forget.is_due());
                     if (sweeps || forgets) && self.has_lease(options.sweep_interval).await? {
                         if sweeps {
@@ -100,7 +110,7 @@ impl House {
                             self.core.forget().await?;
                         }
                     }
-                    Ok::<_, StoreError>(())
+                    measured
                 };
                 if let Err(error) = done.await {
                     tracing::warn!(%error, "the store's housekeeping broke off; it goes on with the next round");
@@ -219,6 +229,7 @@ impl Core {
                     Answer::Reply(Value::Array(reply)) if reply.len() > 7 => settled += 1,
                     Answer::Reply(_) => {}
                     Answer::Generation => return Err(StoreError::Busy),
+                    Answer::Failed(_) if self.commands.is_cluster() => {}
                     Answer::Failed(error) => return Err(error),
                 }
             }
@@ -239,11 +250,19 @@ impl Core {
                 .arg(SWEEP_WALLETS);
             ask
         };
-        let replies = self
-            .read_all(self.shared.partitions().into_iter().map(ask).collect())
-            .await?;
+        let asks = self.shared.partitions().into_iter().map(ask);
         let mut due = Vec::new();
-        for reply in replies {
+        for reply in self
+            .commands
+            .each(asks.fold(Batch::new(), Batch::cmd))
+            .await
+        {
+            let reply = match reply {
+                Ok(reply) => reply,
+                // A primary that is away holds up its own part only.
+                Err(_) if self.commands.is_cluster() => continue,
+                Err(error) => return Err(read_failed(self.shared.failed(&error))),
+            };
             let members: Vec<String> =
                 from_redis_value(reply).map_err(|error| StoreError::Damaged(error.to_string()))?;
             due.extend(members);

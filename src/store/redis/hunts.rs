@@ -8,6 +8,7 @@
 
 use super::cache::CachedHunt;
 use super::jobs::{Answer, Job, Reader, integer};
+use super::replay::item::Item;
 use super::shared::{Core, random_hex};
 use super::state::PartitionState;
 use crate::game::Millis;
@@ -32,15 +33,23 @@ const DOCUMENT_BYTES_INLINE_MAX: usize = 32 * 1024;
 
 /// What the partitions know of a hunt while it is frozen.
 #[derive(Debug, Default)]
-struct Frozen {
+pub(super) struct Frozen {
     now: Millis,
     found: BTreeSet<u32>,
     pending_coins: u64,
     pending_finds: u64,
 }
 
+/// Whether a change makes the hunt where there is none, and with which number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Create {
+    No,
+    Next,
+    With(u32),
+}
+
 /// What a change comes to.
-enum Judged<T> {
+pub(super) enum Judged<T> {
     /// Nothing changes.
     Keep(T),
     /// The hunt is this from now on.
@@ -226,6 +235,7 @@ impl Core {
         &self,
         spec: HuntSpec,
     ) -> Result<Result<(Arc<Hunt>, Put), HuntError>, StoreError> {
+        self.shared.replay.hunts_known().await?;
         let id = spec.id.clone();
         let judge = move |hunt: Option<&Hunt>, number: u32, frozen: &Frozen| match hunt {
             None => Judged::Write(Box::new(Hunt::new(number, spec.clone())), Ok(Put::Created)),
@@ -238,7 +248,7 @@ impl Core {
                 }
             }
         };
-        let (put, hunt) = self.change(&id, true, judge).await?;
+        let (put, hunt) = self.change(&id, Create::Next, judge).await?;
         Ok(put.map(|put| (hunt, put)))
     }
 
@@ -248,6 +258,7 @@ impl Core {
         id: &HuntId,
         step: LifeStep,
     ) -> Result<Result<Arc<Hunt>, HuntError>, StoreError> {
+        self.shared.replay.hunts_known().await?;
         let judge = move |hunt: Option<&Hunt>, _, frozen: &Frozen| {
             let Some(hunt) = hunt else {
                 return Judged::Keep(Ok(()));
@@ -264,7 +275,7 @@ impl Core {
                 Ok(()) => Judged::Write(Box::new(next), Ok(())),
             }
         };
-        let (stepped, hunt) = self.change(id, false, judge).await?;
+        let (stepped, hunt) = self.change(id, Create::No, judge).await?;
         Ok(stepped.map(|()| hunt))
     }
 
@@ -274,22 +285,26 @@ impl Core {
             hunt = id.as_str(),
             "a change of the hunt broke off; it is ended"
         );
-        self.change(id, false, |_, _, _| Judged::Keep(()))
+        self.change(id, Create::No, |_, _, _| Judged::Keep(()))
             .await
             .map(drop)
     }
 
-    async fn change<T>(
+    pub(super) async fn change<T>(
         &self,
         id: &HuntId,
-        create: bool,
+        create: Create,
         judge: impl Fn(Option<&Hunt>, u32, &Frozen) -> Judged<T>,
     ) -> Result<(T, Arc<Hunt>), StoreError> {
         let token = random_hex::<8>()?;
         let began = Instant::now();
         loop {
             let (generation, next) = self.lock_hunt(id, &token, began).await?;
-            if generation.is_none() && !create {
+            let next = match create {
+                Create::With(number) => number,
+                Create::No | Create::Next => next,
+            };
+            if generation.is_none() && create == Create::No {
                 self.unlock_hunt(id, &token).await;
                 return Err(StoreError::NoSuchHunt);
             }
@@ -315,6 +330,7 @@ impl Core {
         next: u32,
         judge: &impl Fn(Option<&Hunt>, u32, &Frozen) -> Judged<T>,
     ) -> Result<Option<(T, Arc<Hunt>)>, StoreError> {
+        let epoch = self.shared.epoch();
         let known = match generation {
             None => None,
             Some(generation) => match self.shared.hunts.get(id) {
@@ -361,6 +377,7 @@ impl Core {
                     .arg(number)
                     .arg(generation)
                     .arg(document);
+                let sent = self.sending(keys.iter().take(1).map(String::as_str));
                 let committed = integer(&self.hunts_call(&call).await?)? == 1;
                 if !committed {
                     if let Some(cached) = &known {
@@ -370,7 +387,14 @@ impl Core {
                     return Ok(None);
                 }
                 let cached = self.shared.hunts.put(*hunt);
-                self.thaw(number, token, generation, true).await?;
+                let thawed = self.thaw(number, token, generation, true).await;
+                // After the thaw, so that what is not safe in time leaves nothing frozen.
+                for covered in self.covered(&[&keys[0]], &sent).await {
+                    covered?;
+                }
+                thawed?;
+                let item = Item::Hunt(Box::new((*cached.hunt).clone()));
+                self.shared.replay.keep(vec![item], epoch).await?;
                 Ok(Some((answer, cached.hunt.clone())))
             }
         }

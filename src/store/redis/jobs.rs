@@ -4,7 +4,7 @@
 use super::shared::{Core, failed};
 use crate::store::StoreError;
 use trove_streams::redis::Value;
-use trove_streams::{Batch, Call, ErrorCode, Script, ServerError};
+use trove_streams::{Batch, Call, Error, ErrorCode, Script, ServerError};
 
 /// How many calls travel in one write.
 const BATCH_CALLS_MAX: usize = 256;
@@ -57,6 +57,11 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// A key of the partition: the first that every script declares.
+    fn place(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
     fn call(&self, epoch: u64, now_max: u64) -> Call<'a> {
         let mut call = self.script.call(&self.keys).arg(epoch).arg(now_max);
         let mut from = 0;
@@ -97,8 +102,28 @@ impl Core {
         }
     }
 
-    /// Runs calls in their order, those of one partition after one another. One answer a call.
+    /// Runs calls in their order, those of one partition after one another. One answer a call, as durable as the store
+    /// promises.
     pub(super) async fn run_all(&self, jobs: &[Job<'_>]) -> Vec<Answer> {
+        if self.fences.is_none() || jobs.is_empty() {
+            return self.execute(jobs).await;
+        }
+        let sent = self.sending(jobs.iter().map(Job::place));
+        let mut answers = self.execute(jobs).await;
+        let replied: Vec<usize> = (0..jobs.len())
+            .filter(|index| matches!(answers[*index], Answer::Reply(_)))
+            .collect();
+        let keys: Vec<&str> = replied.iter().map(|index| jobs[*index].place()).collect();
+        let sent: Vec<_> = replied.iter().map(|index| sent[*index].clone()).collect();
+        for (index, covered) in replied.into_iter().zip(self.covered(&keys, &sent).await) {
+            if let Err(error) = covered {
+                answers[index] = Answer::Failed(error);
+            }
+        }
+        answers
+    }
+
+    async fn execute(&self, jobs: &[Job<'_>]) -> Vec<Answer> {
         let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
         if let Some(why) = self.shared.disowned() {
             return settle(answers, &StoreError::Unavailable(why));
@@ -116,21 +141,14 @@ impl Core {
                 for index in part {
                     batch = batch.call(&jobs[*index].call(epoch, latest));
                 }
-                let replies = match self.commands.batch(batch).await {
-                    Ok(replies) => replies,
-                    Err(error) => {
-                        let error = self.shared.failed(&error);
-                        for index in part {
-                            answers[*index] = Some(Answer::Failed(error.clone()));
-                        }
-                        continue;
-                    }
-                };
-                self.shared.heard();
+                let replies = self.commands.each(batch).await;
                 for (index, reply) in part.iter().zip(replies) {
                     match reply {
-                        Ok(value) => answers[*index] = Some(Answer::Reply(value)),
-                        Err(error) => match refusal(&error) {
+                        Ok(value) => {
+                            self.shared.heard();
+                            answers[*index] = Some(Answer::Reply(value));
+                        }
+                        Err(Error::Server(error)) => match refusal(&error) {
                             Refused::Again(reason) if attempt < ATTEMPTS_MAX => {
                                 again = Some(reason)
                             }
@@ -139,6 +157,9 @@ impl Core {
                                 answers[*index] = Some(Answer::Failed(self.shared.refused(&error)))
                             }
                         },
+                        Err(error) => {
+                            answers[*index] = Some(Answer::Failed(self.shared.failed(&error)));
+                        }
                     }
                 }
             }

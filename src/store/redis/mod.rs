@@ -1,4 +1,4 @@
-//! The store on Redis or Valkey, for any number of instances.
+//! The store on Redis or Valkey, one server or a cluster, for any number of instances.
 //!
 //! Everything about one player lies in one **partition**, whose keys share a hash tag; every change is one script that
 //! decides by the rules of [`crate::game`], writes the wallet, its history and the partition's sums, and tells the feed.
@@ -6,9 +6,11 @@
 //! wallet's entry before. `streams/src/keys.rs` explains every key, `lua/` every script.
 //!
 //! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
-//! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches.
+//! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches. [`durable`]: what must have their work
+//!   before it is answered.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
+//! - [`replay`]: what a failover took is brought back.
 //! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
@@ -16,6 +18,7 @@
 
 mod audit;
 mod cache;
+mod durable;
 mod entry;
 mod figures;
 mod finds;
@@ -25,13 +28,15 @@ mod hunts;
 mod jobs;
 mod options;
 mod players;
+mod replay;
 mod scripts;
 mod shared;
 mod state;
 mod tail;
 mod wallets;
 
-pub use options::{ConnectError, Info, Options, PENDING_FINDS_MAX, Time};
+pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
+pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
@@ -43,7 +48,9 @@ use crate::game::hunt::{Hunt, HuntError, HuntSpec, LifeStep};
 use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::game::rules::NewFind;
 use crate::game::wallet::Wallet;
-use gate::{Gate, Line, identity_fields};
+use durable::Fences;
+use gate::{Gate, Line as Link, identity_fields};
+use replay::journal::{Journal, Line};
 use scripts::Scripts;
 use shared::{Core, Shared, describe, lock};
 use std::pin::Pin;
@@ -55,13 +62,16 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use trove_streams::keys::Keys;
-use trove_streams::{Config, Connection, DownReason, Partitions, State};
+use trove_streams::{Config, DownReason, Partitions, Prepare, Router, State, StoreUrl, TcpDial};
 
 /// Batches of events on their way to the mirror; reading the feed pauses when there are more.
 pub const FEED_BATCHES_MAX: usize = 256;
 /// The most exports and audits at a time.
 pub const LONG_READS_MAX: usize = 4;
-/// Links that one instance holds: one for commands, one for blocking reads.
+/// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
+/// primary must not be flooded with them.
+pub const RELOADS_AT_ONCE_MAX: usize = 64;
+/// Links that one instance holds to a server: for commands and for reads of the feed. One more is for fences, if there are any.
 pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
@@ -71,10 +81,11 @@ const CLIENTS_SPARE: u64 = 32;
 /// The store on Redis.
 pub struct RedisStore {
     core: Core,
-    reads: Connection,
+    reads: Router,
     url: String,
     feed_taken: Mutex<bool>,
     long_reads: Arc<Semaphore>,
+    reloads: Arc<Semaphore>,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -121,12 +132,24 @@ impl RedisStore {
     /// Says what keeps the server from being used.
     pub async fn connect(url: &str, options: Options) -> Result<Self, ConnectError> {
         let (wait, instances) = (options.connect_wait, options.instances_expected);
-        let store = Self::assemble(url, options)?;
+        let journal = replay::journal::opened(&options).await?;
+        let store = Self::assemble(url, options, journal)?;
         let core = &store.core;
+        lock(&store.tasks).push(tokio::spawn(replay::run(core.clone())));
         wait_up(&core.commands, wait).await?;
-        warn_of_clients(&core.commands, instances);
+        let connections = CONNECTIONS + u32::from(core.fences.is_some());
+        warn_of_clients(&core.commands, connections, instances);
+        if let Some(fences) = &core.fences {
+            wait_up(fences.router(), wait).await?;
+        }
         let failed = |error: StoreError| ConnectError::Unreachable(error.to_string());
         core.all_hunts().await.map_err(failed)?;
+        if core.commands.is_cluster() {
+            let whole = core.shared.whole_cluster(&core.commands).await;
+            whole.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
+        }
+        // What an instance that starts amid a recovery would read may still change; so may what its journal brings back.
+        core.shared.replay.over(wait).await;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
         lock(&store.tasks).push(tokio::spawn(figures::watch(core.clone())));
@@ -134,7 +157,11 @@ impl RedisStore {
     }
 
     /// The store with its links on their way; nothing is asked of it yet.
-    fn assemble(url: &str, options: Options) -> Result<Self, ConnectError> {
+    fn assemble(
+        url: &str,
+        options: Options,
+        journal: Option<(Journal, Vec<Line>)>,
+    ) -> Result<Self, ConnectError> {
         if options.limits.pending_finds_max > PENDING_FINDS_MAX {
             let what =
                 format!("pending_finds_max may be {PENDING_FINDS_MAX} at most with this store");
@@ -158,22 +185,24 @@ impl RedisStore {
             client_name: Some("trove-feed".into()),
             ..Config::blocking(options.feed_block)
         };
-        let shared = Arc::new(Shared::new(options, keys, scripts));
-        let commands = Connection::to(&store_url, config)?
-            .prepare(Arc::new(Gate {
-                shared: shared.clone(),
-                commands: true,
-            }))
-            .start();
-        let reads = Connection::to(&store_url, reads_config)?
-            .prepare(Arc::new(Gate {
-                shared: shared.clone(),
-                commands: false,
-            }))
-            .start();
+        let fences = Fences::start(
+            &store_url,
+            options.durability,
+            options.durability_wait,
+            options.response_timeout,
+            &keys.identity(),
+        )?;
+        let shared = Arc::new(Shared::new(options, keys, scripts, journal));
+        let gate = |commands| {
+            let shared = shared.clone();
+            Arc::new(Gate { shared, commands })
+        };
+        let commands = route(&shared, &store_url, config, Some(gate(true)))?;
+        let reads = route(&shared, &store_url, reads_config, Some(gate(false)))?;
         let core = Core {
             shared,
             commands,
+            fences: fences.map(Arc::new),
             clock_gate: Arc::default(),
         };
         Ok(Self {
@@ -182,6 +211,7 @@ impl RedisStore {
             url: url.to_owned(),
             feed_taken: Mutex::new(false),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
+            reloads: Arc::new(Semaphore::new(RELOADS_AT_ONCE_MAX)),
             runtime: Handle::current(),
             tasks: Mutex::default(),
         })
@@ -196,7 +226,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        Self::assemble(url, options)?.info().await
+        Self::assemble(url, options, None)?.info().await
     }
 
     /// What `trove store accept` does, see [`RedisStore::accept`]; gives what the store is afterwards.
@@ -208,7 +238,7 @@ impl RedisStore {
             create: false,
             ..options
         };
-        let store = Self::assemble(url, options)?;
+        let store = Self::assemble(url, options, None)?;
         store.accept().await?;
         store.info().await
     }
@@ -220,7 +250,7 @@ impl RedisStore {
     pub async fn info(&self) -> Result<Info, ConnectError> {
         let (connection, state) = self.beside().await?;
         let shared = &self.core.shared;
-        let fields = identity_fields(shared, &Line::Open(&connection)).await;
+        let fields = identity_fields(shared, &Link::Open(&connection)).await;
         let fields = fields.map_err(|error| ConnectError::Unreachable(error.to_string()))?;
         let number = |name: &str| {
             fields
@@ -258,7 +288,7 @@ impl RedisStore {
         let accepted = self
             .core
             .shared
-            .accept_on(&Line::Open(&connection), replid, &version)
+            .accept_on(&Link::Open(&connection), replid, &version)
             .await;
         accepted.map_err(|error| match error.downcast::<ConnectError>() {
             Ok(error) => *error,
@@ -267,12 +297,13 @@ impl RedisStore {
     }
 
     /// A connection of its own, which is not kept from a store that is not the known one.
-    async fn beside(&self) -> Result<(Connection, State), ConnectError> {
+    async fn beside(&self) -> Result<(Router, State), ConnectError> {
         let config = Config {
             client_name: Some("trove-operator".into()),
             ..Config::commands()
         };
-        let connection = Connection::to(&options::parse(&self.url)?, config)?.start();
+        let url = options::parse(&self.url)?;
+        let connection = route(&self.core.shared, &url, config, None)?;
         wait_up(&connection, self.core.shared.options.connect_wait).await?;
         let state = connection.state();
         Ok((connection, state))
@@ -287,6 +318,12 @@ impl RedisStore {
             0 => None,
             heard_ms => Some(shared.elapsed_ms().saturating_sub(heard_ms)),
         }
+    }
+
+    /// What replay did since this process began.
+    #[must_use]
+    pub fn replay_counts(&self) -> ReplayCounts {
+        self.core.shared.replay.counts()
     }
 
     /// Bytes of all feeds together, as last measured.
@@ -317,14 +354,26 @@ impl RedisStore {
     }
 }
 
-/// Waits for a link, and says why there is none.
-async fn wait_up(connection: &Connection, within: Duration) -> Result<(), ConnectError> {
+/// Starts connecting to the store's servers.
+fn route(
+    shared: &Shared,
+    url: &StoreUrl,
+    config: Config,
+    gate: Option<Arc<Gate>>,
+) -> Result<Router, ConnectError> {
+    let gate = gate.map(|gate| gate as Arc<dyn Prepare>);
+    let home = shared.keys.identity();
+    Ok(Router::start(url, Arc::new(TcpDial), config, gate, &home)?)
+}
+
+/// Waits for a link, to each primary of a cluster, and says why there is none.
+async fn wait_up(connection: &Router, within: Duration) -> Result<(), ConnectError> {
     let mut states = connection.states();
     let looked = async {
         loop {
             match &*states.borrow_and_update() {
                 State::Up(_) => return Ok(()),
-                State::Down { reason, .. } => match &**reason {
+                State::Down { reason, .. } => match reason.root() {
                     DownReason::TooOld { found, needed } => {
                         return Err(ConnectError::TooOld {
                             found: *found,
@@ -358,13 +407,13 @@ async fn wait_up(connection: &Connection, within: Duration) -> Result<(), Connec
 }
 
 /// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
-fn warn_of_clients(connection: &Connection, instances: u32) {
-    let needed = u64::from(CONNECTIONS) * u64::from(instances) * 2;
+fn warn_of_clients(connection: &Router, connections: u32, instances: u32) {
+    let needed = u64::from(connections) * u64::from(instances) * 2;
     if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
         && needed + CLIENTS_SPARE > most
     {
         tracing::warn!(
-            "{CONNECTIONS} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
+            "{connections} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
              maxclients is {most}: raise it"
         );
     }
@@ -376,11 +425,20 @@ impl Store for RedisStore {
     }
 
     fn epoch(&self) -> u64 {
-        self.core.shared.epoch()
+        let shared = &self.core.shared;
+        match shared.told_epoch.load(Ordering::Acquire) {
+            // What is in memory is of the epoch that was told.
+            told if told != 0 && self.core.commands.is_cluster() => told,
+            _ => shared.epoch(),
+        }
     }
 
     fn feed_silent_ms(&self) -> Option<u64> {
         Self::feed_silent_ms(self)
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.core.shared.replay.is_recovering()
     }
 
     fn server_figures(&self) -> Option<ServerFigures> {
@@ -397,12 +455,20 @@ impl Store for RedisStore {
 
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
         let core = self.core.clone();
-        self.start(async move { core.open_players(&players).await })
+        let reloads = self.reloads.clone();
+        self.start(async move {
+            let _turn = reloads.acquire().await;
+            core.open_players(&players).await
+        })
     }
 
     fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
-        Box::pin(async move { core.wallet(&hunt, player).await })
+        let reloads = self.reloads.clone();
+        Box::pin(async move {
+            let _turn = reloads.acquire().await;
+            core.wallet(&hunt, player).await
+        })
     }
 
     fn record(&self, hunt: &HuntId, finds: Vec<(PlayerId, NewFind)>) -> Reply<Recorded> {

@@ -2,6 +2,7 @@
 
 use crate::game::rules::Limits;
 use crate::store::clock::TimeSource;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use trove_streams::{StoreUrl, UrlError, Version};
@@ -18,15 +19,37 @@ pub enum Time {
         /// The same time.
         time: Arc<dyn TimeSource>,
     },
+    /// A test's on a cluster: a key in each slot that the store uses, as [`trove_streams::Clock::Beside`].
+    ManualBeside {
+        /// The end of the STRINGs' names.
+        name: String,
+        /// The same time.
+        time: Arc<dyn TimeSource>,
+    },
 }
 
 impl std::fmt::Debug for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Server => "Server",
-            Self::Manual { .. } => "Manual",
+            Self::Manual { .. } | Self::ManualBeside { .. } => "Manual",
         })
     }
+}
+
+/// What must have a change before it is answered and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The server's memory.
+    #[default]
+    Async,
+    /// So many replicas too.
+    Replicated {
+        /// How many.
+        replicas_min: u32,
+    },
+    /// The server's append-only file too, on disk.
+    Fsync,
 }
 
 /// How to use a Redis store.
@@ -48,6 +71,10 @@ pub struct Options {
     pub connect_wait: Duration,
     /// How long an answer may take, after which its outcome is unknown.
     pub response_timeout: Duration,
+    /// What must have a change before it is answered and shown.
+    pub durability: Durability,
+    /// How long that is waited for, after which the answer is [`StoreError::NotDurable`](crate::store::StoreError).
+    pub durability_wait: Duration,
     /// How long a read of the feed blocks.
     pub feed_block: Duration,
     /// The pause after a read of the feed that brought something, in which more gathers for the next: how far the mirror may
@@ -59,6 +86,14 @@ pub struct Options {
     pub forget_interval: Duration,
     /// How often the feeds' bytes are measured.
     pub measure_interval: Duration,
+    /// How long after a failover nothing runs out, while instances bring back what it took.
+    pub recovery: Duration,
+    /// The most bytes that an instance keeps of what it executed, to bring it back after a failover.
+    pub replay_bytes_max: usize,
+    /// For how long it keeps it.
+    pub replay_age_max: Duration,
+    /// A directory of this instance's own where it keeps it on disk too.
+    pub journal_dir: Option<PathBuf>,
     /// Where time comes from.
     pub time: Time,
 }
@@ -74,11 +109,17 @@ impl Default for Options {
             create: true,
             connect_wait: Duration::from_secs(5),
             response_timeout: Duration::from_millis(500),
+            durability: Durability::Async,
+            durability_wait: Duration::from_millis(1_000),
             feed_block: Duration::from_millis(100),
             feed_gather: Duration::from_millis(20),
             sweep_interval: Duration::from_secs(4),
             forget_interval: Duration::from_secs(60),
             measure_interval: Duration::from_secs(15),
+            recovery: Duration::from_secs(2),
+            replay_bytes_max: 64 << 20,
+            replay_age_max: Duration::from_secs(60),
+            journal_dir: None,
             time: Time::Server,
         }
     }
@@ -132,6 +173,9 @@ pub enum ConnectError {
         "the server's maxmemory-policy is {0}: when its memory is full it would throw wallets away; set it to noeviction"
     )]
     Evicts(String),
+    /// The server cannot keep the promise that the settings ask for.
+    #[error("store.durability = \"fsync\": {0}")]
+    Durability(String),
     /// The server holds no store, or another one.
     #[error("{0}; if it is the store to be used from now on, run `trove store accept`")]
     Identity(String),

@@ -4,7 +4,9 @@
 //! second partition.
 
 use super::jobs::{Answer, Job, Reader, integer, text};
+use super::replay::item::Item;
 use super::shared::Core;
+use crate::game::Millis;
 use crate::game::ids::{PlayerId, PlayerName};
 use crate::store::{Erased, Erasure, Opening, StoreError};
 use trove_streams::keys::{base62, parse_base62};
@@ -24,7 +26,8 @@ impl Core {
     ) -> Result<Vec<Result<PlayerId, Erased>>, StoreError> {
         let mut opened: Vec<Option<Result<PlayerId, Erased>>> =
             players.iter().map(|_| None).collect();
-        for _ in 0..DRAWS_MAX {
+        let epoch = self.shared.epoch();
+        for draw in 0..DRAWS_MAX {
             let open: Vec<usize> = (0..players.len())
                 .filter(|index| opened[*index].is_none())
                 .collect();
@@ -33,7 +36,7 @@ impl Core {
             }
             let mut jobs = Vec::with_capacity(open.len());
             for index in &open {
-                jobs.push(self.open_job(&players[*index])?);
+                jobs.push(self.open_job(&players[*index], draw > 0)?);
             }
             let mut failure = None;
             for (index, answer) in open.iter().zip(self.run_all(&jobs).await) {
@@ -52,13 +55,27 @@ impl Core {
             }
         }
         let opened: Option<Vec<_>> = opened.into_iter().collect();
-        opened.ok_or(StoreError::Busy)
+        let opened = opened.ok_or(StoreError::Busy)?;
+        let item = |(opening, opened): (&Opening, &Result<PlayerId, Erased>)| {
+            opened.ok().map(|player| Item::Player {
+                name: opening.name.clone(),
+                player,
+                issued_at: opening.issued_at,
+            })
+        };
+        let items = players.iter().zip(&opened).filter_map(item).collect();
+        self.shared.replay.keep(items, epoch).await?;
+        Ok(opened)
     }
 
-    fn open_job(&self, opening: &Opening) -> Result<Job<'_>, StoreError> {
+    fn open_job(&self, opening: &Opening, again: bool) -> Result<Job<'_>, StoreError> {
         let name = opening.name.as_str();
         let digest = self.shared.name_digest(name)?;
-        let number = self.draw(name)?;
+        // A name that a failover took comes back with the number that this instance wrote under.
+        let number = match self.shared.replay.number_of(&opening.name) {
+            Some(player) if !again => player.0,
+            _ => self.draw(name)?,
+        };
         let keys = self.shared.keys.player(number);
         let keys = vec![
             keys.state(),
@@ -95,18 +112,51 @@ impl Core {
 
     /// See [`crate::store::Store::erase`].
     pub(super) async fn erase(&self, name: &PlayerName) -> Result<Erasure, StoreError> {
+        self.shared.replay.hunts_known().await?;
+        let epoch = self.shared.epoch();
         let mut erasure = Erasure::default();
         for _ in 0..ERASURES_MAX {
             let number = self.erase_begin(name).await?;
             if let Some(player) = number {
                 erasure.revoked += self.revoke_everywhere(player).await?;
             }
-            if self.erase_end(name, number).await? {
+            if self.erase_end(name, number, None).await? {
                 erasure.existed = number.is_some();
+                if let Some(player) = number {
+                    self.shared.replay.purge(player);
+                }
+                let item = Item::Erasure {
+                    name: name.clone(),
+                    player: number,
+                    at: self.shared.clock.now(),
+                };
+                self.shared.replay.keep(vec![item], epoch).await?;
                 return Ok(erasure);
             }
         }
         Err(StoreError::Busy)
+    }
+
+    /// Erases again what a failover brought back, unless the name is somebody else's by now.
+    pub(super) async fn erase_as_of(
+        &self,
+        name: &PlayerName,
+        player: Option<PlayerId>,
+        at: Millis,
+    ) -> Result<(), StoreError> {
+        let number = self.erase_begin(name).await?;
+        if number.is_some() && number != player {
+            return Ok(());
+        }
+        if let Some(player) = number {
+            self.revoke_everywhere(player).await?;
+            self.shared.replay.purge(player);
+        }
+        if self.erase_end(name, number, Some(at)).await? {
+            Ok(())
+        } else {
+            Err(StoreError::Busy)
+        }
     }
 
     async fn erase_begin(&self, name: &PlayerName) -> Result<Option<PlayerId>, StoreError> {
@@ -160,6 +210,7 @@ impl Core {
         &self,
         name: &PlayerName,
         number: Option<PlayerId>,
+        at: Option<Millis>,
     ) -> Result<bool, StoreError> {
         let keys = &self.shared.keys;
         let word = name.as_str();
@@ -177,11 +228,12 @@ impl Core {
             partition.erased_names(),
         ];
         let number = number.map_or_else(String::new, |player| base62(player.0));
-        let job = Job::new(&self.shared.scripts.erase_end, keys)
+        let mut job = Job::new(&self.shared.scripts.erase_end, keys)
             .arg("0")
             .arg(word)
             .arg(self.shared.name_digest(word)?)
             .arg(number);
+        job.push_maybe(at);
         Ok(integer(&self.ask(job).await?)? == 1)
     }
 }

@@ -32,6 +32,9 @@ pub(super) struct Scripts {
     pub(super) raise_epoch: Script,
     pub(super) partition_epoch: Script,
     pub(super) outage: Script,
+    pub(super) replay: Script,
+    pub(super) replay_name: Script,
+    pub(super) replay_erased: Script,
     pub(super) alive: Script,
     pub(super) lease: Script,
 }
@@ -45,6 +48,7 @@ impl Scripts {
         let clock = match time {
             Time::Server => Clock::Server,
             Time::Manual { key, .. } => Clock::Key(key.clone()),
+            Time::ManualBeside { name, .. } => Clock::Beside(name.clone()),
         };
         let alone = |file: &str, source: &'static str| Script::new(file, source);
         let timed = |file: &str, source: String| Script::new(file, source)?.with_clock(&clock);
@@ -62,6 +66,9 @@ impl Scripts {
             adjust: ledger("adjust-4.lua", lua!("adjust-4.lua"))?,
             reinstate: ledger("reinstate-3.lua", lua!("reinstate-3.lua"))?,
             revoke: ledger("revoke-4.lua", lua!("revoke-4.lua"))?,
+            replay: ledger("replay-6.lua", lua!("replay-6.lua"))?,
+            replay_name: partition("replay-name-5.lua", lua!("replay-name-5.lua"))?,
+            replay_erased: partition("replay-erased-4.lua", lua!("replay-erased-4.lua"))?,
             wallet: partition("wallet-2.lua", lua!("wallet-2.lua"))?,
             history: partition("history-3.lua", lua!("history-3.lua"))?,
             open: partition("open-5.lua", lua!("open-5.lua"))?,
@@ -144,6 +151,6 @@ mod tests {
             assert_eq!(appends, header.contains("Appends"), "{path:?}");
             scripts += 1;
         }
-        assert_eq!(scripts, 23);
+        assert_eq!(scripts, 26);
     }
 }

@@ -2,6 +2,8 @@
 
 use super::cache::HuntCache;
 use super::options::{Options, Time};
+use super::replay::Replay;
+use super::replay::journal::{Journal, Line};
 use super::scripts::Scripts;
 use crate::game::Millis;
 use crate::game::coins::COINS_MAX;
@@ -15,9 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trove_streams::keys::Keys;
-use trove_streams::{
-    Connection, EntryId, Error, ErrorCode, Outcome, Partition, ServerError, State,
-};
+use trove_streams::{EntryId, Error, ErrorCode, Outcome, Partition, Router, ServerError, State};
 
 /// How far behind the server's time a script may find itself to have been sent, in milliseconds: beyond it the clock has
 /// stepped, or the call waited so long that whoever sent it has given it up. Nothing is done then.
@@ -79,6 +79,8 @@ pub(super) struct Shared {
     /// The server's clock, unless a test's stands in for it.
     pub(super) server_time: Option<Arc<ServerTime>>,
     epoch: AtomicU64,
+    /// The epoch that those who follow the feed of a cluster know; 0 before anybody does.
+    pub(super) told_epoch: AtomicU64,
     known: Mutex<Option<Known>>,
     /// The last entry of each partition's feed that this instance knows to be there.
     positions: Mutex<Vec<EntryId>>,
@@ -97,6 +99,8 @@ pub(super) struct Shared {
     is_disowned: AtomicBool,
     /// When the feed's tail last heard from the server, by `started`; 0 before it began.
     pub(super) tail_heard_ms: AtomicU64,
+    /// What this instance executed lately.
+    pub(super) replay: Replay,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -105,7 +109,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, keys: Keys, scripts: Scripts) -> Self {
+    pub(super) fn new(
+        options: Options,
+        keys: Keys,
+        scripts: Scripts,
+        journal: Option<(Journal, Vec<Line>)>,
+    ) -> Self {
         let server_time = match &options.time {
             Time::Server => {
                 let own = SystemTimeSource::default();
@@ -114,14 +123,20 @@ impl Shared {
                 );
                 Some(Arc::new(ServerTime { own, offset }))
             }
-            Time::Manual { .. } => None,
+            Time::Manual { .. } | Time::ManualBeside { .. } => None,
         };
         let source: Arc<dyn TimeSource> = match (&server_time, &options.time) {
             (Some(server), _) => server.clone(),
-            (None, Time::Manual { time, .. }) => time.clone(),
+            (None, Time::Manual { time, .. } | Time::ManualBeside { time, .. }) => time.clone(),
             (None, Time::Server) => Arc::new(SystemTimeSource::default()),
         };
         let partitions = usize::from(options.partitions);
+        let replay = Replay::new(
+            (options.replay_bytes_max, options.replay_age_max),
+            options.recovery,
+            partitions,
+            journal,
+        );
         Self {
             options,
             keys,
@@ -131,6 +146,7 @@ impl Shared {
             source,
             server_time,
             epoch: AtomicU64::new(0),
+            told_epoch: AtomicU64::new(0),
             known: Mutex::default(),
             positions: Mutex::new(vec![EntryId::ZERO; partitions]),
             heard_ms: AtomicU64::new(0),
@@ -142,6 +158,7 @@ impl Shared {
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),
+            replay,
         }
     }
 
@@ -159,6 +176,7 @@ impl Shared {
                 "a new epoch of the store begins; wallets are read again"
             );
             self.hunts.clear();
+            self.replay.hold_writes();
         }
     }
 
@@ -166,6 +184,7 @@ impl Shared {
     pub(super) fn replace_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Release);
         self.hunts.clear();
+        self.replay.hold_writes();
     }
 
     pub(super) fn known(&self) -> Option<Known> {
@@ -295,6 +314,7 @@ impl Shared {
             return Health::Down(why);
         }
         match state {
+            State::Up(_) if self.replay.is_recovering() => Health::Recovering,
             State::Up(_) if self.memory_full.load(Ordering::Relaxed) => Health::Full,
             State::Up(_) => Health::Up,
             State::Connecting => Health::Down("the first connection is under way".into()),
@@ -356,7 +376,9 @@ pub(super) fn random_hex<const N: usize>() -> Result<String, StoreError> {
 #[derive(Clone)]
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Connection,
+    pub(super) commands: Router,
+    /// What has to cover what is answered, if anything.
+    pub(super) fences: Option<Arc<super::durable::Fences>>,
     /// Held while the clock is met.
     pub(super) clock_gate: Arc<tokio::sync::Mutex<()>>,
 }

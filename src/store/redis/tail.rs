@@ -4,29 +4,161 @@
 //! shows it, after what stands before it in the others, and once. Where a stream does not go on from where this reader is,
 //! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
 
+use super::durable::{Fences, Sent};
 use super::entry::{FeedEntry, Ledger, parse};
 use super::shared::Core;
 use super::state::PartitionState;
 use crate::store::{FeedEvent, StoreError};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use trove_streams::{Connection, EntryId, Event, Partition, Tail};
+use tokio::task::JoinSet;
+use trove_streams::{ClusterTail, EntryId, Event, Partition, Router, Tail};
 
 /// Entries a stream and read.
 const ENTRIES_A_READ: usize = 500;
 /// The pause after a read that failed at once.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// The feeds of one server, or of a cluster's primaries.
+enum Feeds {
+    One(Tail),
+    Many(ClusterTail),
+}
+
+impl Feeds {
+    fn new(
+        reads: Router,
+        feeds: impl Iterator<Item = (String, EntryId)>,
+        block: Duration,
+    ) -> Result<Self, trove_streams::Error> {
+        let feeds: Vec<(String, EntryId)> = feeds.collect();
+        if reads.is_cluster() {
+            let tail = ClusterTail::new(reads, feeds, block, ENTRIES_A_READ);
+            return Ok(Self::Many(tail));
+        }
+        let Some(connection) = feeds.first().and_then(|(key, _)| reads.server_of(key)) else {
+            return Err(trove_streams::Error::NotConnected { reason: None });
+        };
+        let tail = Tail::new(connection, feeds, block, ENTRIES_A_READ)?;
+        Ok(Self::One(tail))
+    }
+
+    async fn next(&mut self) -> Result<Vec<Event>, trove_streams::Error> {
+        match self {
+            Self::One(tail) => tail.next().await,
+            Self::Many(tail) => Ok(tail.next().await),
+        }
+    }
+
+    fn position(&self, feed: usize) -> EntryId {
+        match self {
+            Self::One(tail) => tail.position(feed),
+            Self::Many(tail) => tail.position(feed),
+        }
+    }
+
+    /// Reads nothing more of a feed until it is resumed. Of one server's, nothing is read meanwhile anyway.
+    fn hold(&mut self, feed: usize) {
+        if let Self::Many(tail) = self {
+            tail.hold(feed);
+        }
+    }
+
+    /// What was handed out of a feed has been dealt with.
+    fn taken(&mut self, feed: usize) {
+        if let Self::Many(tail) = self {
+            tail.taken(feed);
+        }
+    }
+
+    fn resume(&mut self, feed: usize, position: EntryId) {
+        match self {
+            Self::One(tail) => tail.resume(feed, position),
+            Self::Many(tail) => tail.resume(feed, position),
+        }
+    }
+
+    /// The link over which a feed was last read.
+    fn read_over(&self, feed: usize) -> Option<Sent> {
+        let (link, history, endpoint) = match self {
+            Self::One(tail) => tail
+                .read_over()
+                .map(|(link, history)| (link, history, None))?,
+            Self::Many(tail) => {
+                let (endpoint, link, history) = tail.read_over(feed)?;
+                (*link, history, endpoint.clone())
+            }
+        };
+        Some(Sent::over(link, endpoint, history.clone()))
+    }
+
+    /// For how long the feed that has been silent for longest has been so, after a read.
+    fn silent_ms(&self) -> u64 {
+        match self {
+            Self::One(..) => 0,
+            Self::Many(tail) => tail.silent_for().map_or(u64::MAX, |silent| {
+                u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)
+            }),
+        }
+    }
+}
+
+fn feed_of(event: &Event) -> usize {
+    match event {
+        Event::Entry { feed, .. } | Event::Broken { feed, .. } => *feed,
+    }
+}
+
+/// Entries that were read over one link and wait for a fence.
+struct Cover {
+    fences: Arc<Fences>,
+    key: String,
+    sent: Sent,
+    /// The feeds, and where each was before and after the read.
+    feeds: Vec<(usize, EntryId, EntryId)>,
+    events: Vec<Event>,
+    is_safe: bool,
+}
+
+impl Cover {
+    /// Waits for the fence.
+    async fn reached(mut self) -> Self {
+        match self.fences.cover(&self.key, &self.sent).await {
+            Ok(()) => self.is_safe = true,
+            Err(error) => {
+                tracing::debug!(%error, "what the feed tells is not safe yet");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        self
+    }
+}
+
+/// What was read, taken apart.
+#[derive(Default)]
+struct Covers {
+    events: Vec<Event>,
+    waiting: Vec<Cover>,
+}
+
+/// For how long a new epoch is not told while a primary of a cluster is away.
+const UNTOLD_MAX: Duration = Duration::from_secs(10);
+
 /// Follows the feeds until nobody listens.
 pub(super) struct Follower {
     core: Core,
     partitions: Vec<Partition>,
-    tail: Tail,
+    tail: Feeds,
+    /// Entries of a cluster that wait for a fence.
+    covers: JoinSet<Cover>,
     sender: mpsc::Sender<Vec<FeedEvent>>,
     /// The epoch that was told last.
     epoch: u64,
+    /// Since when there has been a later one.
+    untold_since: Option<Instant>,
     /// The generation of each hunt that was told last.
     told: HashMap<u32, u64>,
     /// Streams that do not go on from where this reader is.
@@ -37,7 +169,7 @@ impl Follower {
     /// Follows from the positions that this instance knows now.
     pub(super) fn new(
         core: Core,
-        reads: Connection,
+        reads: Router,
         sender: mpsc::Sender<Vec<FeedEvent>>,
     ) -> Result<Self, trove_streams::Error> {
         let shared = core.shared.clone();
@@ -48,14 +180,25 @@ impl Follower {
                 shared.position(*partition),
             )
         });
-        let tail = Tail::new(reads, feeds, shared.options.feed_block, ENTRIES_A_READ)?;
-        let epoch = shared.epoch();
+        let tail = Feeds::new(reads, feeds, shared.options.feed_block)?;
+        // Of a store that is recovering the wallets that are read meanwhile are read again afterwards.
+        let epoch = if shared.replay.is_recovering() {
+            0
+        } else {
+            shared.epoch()
+        };
+        // It is silent from now on, until it is heard.
+        let now_ms = shared.elapsed_ms().max(1);
+        shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
+        shared.told_epoch.store(epoch, Ordering::Release);
         Ok(Self {
             core,
             partitions,
             tail,
+            covers: JoinSet::new(),
             sender,
             epoch,
+            untold_since: None,
             told: HashMap::new(),
             broken: Vec::new(),
         })
@@ -64,22 +207,28 @@ impl Follower {
     pub(super) async fn run(mut self) {
         let gather = self.core.shared.options.feed_gather;
         while !self.sender.is_closed() {
-            let Ok(events) = self.tail.next().await else {
+            let Some(events) = self.read().await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
             let shared = &self.core.shared;
-            shared
-                .tail_heard_ms
-                .store(shared.elapsed_ms().max(1), Ordering::Relaxed);
+            let heard_ms = shared.elapsed_ms().saturating_sub(self.tail.silent_ms());
+            shared.tail_heard_ms.fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
-            if shared.epoch() != self.epoch {
-                self.epoch = shared.epoch();
+            let recovering = shared.replay.is_recovering();
+            if !recovering && self.tells_epoch() {
+                self.epoch = self.core.shared.epoch();
+                self.core
+                    .shared
+                    .told_epoch
+                    .store(self.epoch, Ordering::Release);
                 self.told.clear();
                 out.push(FeedEvent::Reset { epoch: self.epoch });
             }
             self.take(events, &mut out).await;
-            self.mend(&mut out).await;
+            if !recovering {
+                self.mend(&mut out).await;
+            }
             if out.is_empty() {
                 continue;
             }
@@ -88,6 +237,129 @@ impl Follower {
             }
             tokio::time::sleep(gather).await;
         }
+    }
+
+    /// Whether a new epoch is to be told now. What is in memory is void then, and read again: of a cluster whose primaries are
+    /// not all there, some of it could not be. It is shown, marked stale, until they are, but not for ever.
+    fn tells_epoch(&mut self) -> bool {
+        if self.core.shared.epoch() == self.epoch {
+            self.untold_since = None;
+            return false;
+        }
+        let commands = &self.core.commands;
+        let since = *self.untold_since.get_or_insert_with(Instant::now);
+        let all_there = !commands.is_cluster() || commands.state().up().is_some();
+        all_there || since.elapsed() > UNTOLD_MAX
+    }
+
+    /// Where each feed is read from, if what is read has to be covered.
+    fn positions(&self) -> Vec<EntryId> {
+        match self.core.fences {
+            None => Vec::new(),
+            Some(_) => (0..self.partitions.len())
+                .map(|feed| self.tail.position(feed))
+                .collect(),
+        }
+    }
+
+    /// What the feeds tell and is as durable as the store promises. `None` if there is nothing but what is not, or the store
+    /// is away: the feed counts as silent then.
+    async fn read(&mut self) -> Option<Vec<Event>> {
+        let before = self.positions();
+        let events = tokio::select! {
+            Some(covered) = self.covers.join_next(), if !self.covers.is_empty() => {
+                return covered.ok().and_then(|cover| self.covered(cover));
+            }
+            read = self.tail.next() => read.ok()?,
+        };
+        let Some(fences) = self.core.fences.clone() else {
+            for event in &events {
+                self.tail.taken(feed_of(event));
+            }
+            return Some(events);
+        };
+        let covers = self.covers_of(&fences, events, &before);
+        if let Feeds::Many(_) = &self.tail {
+            // A primary without replicas must not hold up what the others' feeds tell.
+            for cover in covers.waiting {
+                self.covers.spawn(cover.reached());
+            }
+            return Some(covers.events);
+        }
+        let mut events = covers.events;
+        let mut unsafe_only = events.is_empty() && !covers.waiting.is_empty();
+        for cover in covers.waiting {
+            if let Some(safe) = self.covered(cover.reached().await) {
+                events.extend(safe);
+                unsafe_only = false;
+            }
+        }
+        (!unsafe_only).then_some(events)
+    }
+
+    /// Goes on with feeds whose entries are safe, or reads them again from where they were read if they are not.
+    fn covered(&mut self, cover: Cover) -> Option<Vec<Event>> {
+        for (feed, before, after) in &cover.feeds {
+            if cover.is_safe {
+                self.tail.resume(*feed, *after);
+                self.tail.taken(*feed);
+            } else {
+                self.tail.resume(*feed, *before);
+            }
+        }
+        cover.is_safe.then_some(cover.events)
+    }
+
+    /// Takes apart what was read: what can be told now, and what a fence has to cover first. Feeds of the latter are held.
+    fn covers_of(
+        &mut self,
+        fences: &Arc<Fences>,
+        events: Vec<Event>,
+        before: &[EntryId],
+    ) -> Covers {
+        let mut covers = Covers::default();
+        for event in events {
+            let feed = feed_of(&event);
+            let Event::Entry { .. } = &event else {
+                covers.events.push(event);
+                continue;
+            };
+            let known = covers
+                .waiting
+                .iter()
+                .position(|cover| cover.feeds.iter().any(|(of, ..)| *of == feed));
+            if let Some(known) = known {
+                covers.waiting[known].events.push(event);
+                continue;
+            }
+            let Some(sent) = self.tail.read_over(feed) else {
+                self.tail.resume(feed, before[feed]);
+                continue;
+            };
+            self.tail.hold(feed);
+            let span = (feed, before[feed], self.tail.position(feed));
+            match covers.waiting.iter_mut().find(|cover| cover.sent == sent) {
+                // One fence for all feeds that were read over one link.
+                Some(cover) => {
+                    cover.feeds.push(span);
+                    cover.events.push(event);
+                }
+                None => covers.waiting.push(Cover {
+                    fences: fences.clone(),
+                    key: self
+                        .core
+                        .shared
+                        .keys
+                        .partition(self.partitions[feed])
+                        .feed(),
+                    sent,
+                    feeds: vec![span],
+                    events: vec![event],
+                    is_safe: false,
+                }),
+            }
+        }
+        covers
     }
 
     async fn take(&mut self, events: Vec<Event>, out: &mut Vec<FeedEvent>) {
@@ -101,6 +373,10 @@ impl Follower {
                         .and_then(|text| std::str::from_utf8(text).ok())
                         .unwrap_or_default();
                     match parse(entry.id, text) {
+                        Ok(FeedEntry::Erased { player }) => {
+                            self.core.shared.replay.purge(player);
+                            queues[feed].push_back(FeedEntry::Erased { player });
+                        }
                         Ok(entry) => queues[feed].push_back(entry),
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
                         Err(_) => {
@@ -164,6 +440,10 @@ impl Follower {
         if commands.wait_up(patience).await.is_err() {
             return;
         }
+        // The link may have brought a new epoch: until its recovery is over, what was told last is the best there is.
+        if self.core.shared.replay.is_recovering() {
+            return;
+        }
         let mut mended = Vec::new();
         for feed in &self.broken {
             match self.position(self.partitions[*feed]).await {
@@ -176,6 +456,10 @@ impl Follower {
         // One is enough, and it is this one: what is read from the store from now on is as of these positions or later. The
         // epoch is the history's that the positions are of, for it is raised before a new history is read.
         self.epoch = self.core.shared.epoch();
+        self.core
+            .shared
+            .told_epoch
+            .store(self.epoch, Ordering::Release);
         out.retain(|event| !matches!(event, FeedEvent::Reset { .. }));
         out.push(FeedEvent::Reset { epoch: self.epoch });
         for (feed, position) in mended {

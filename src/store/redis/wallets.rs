@@ -1,8 +1,9 @@
 //! Wallets: loading, crediting, adjusting, reinstating, and their histories.
 
 use super::cache::CachedHunt;
-use super::entry::{AdjustmentNote, FeedEntry, Kind, Ledger, What, parse};
+use super::entry::{AdjustmentNote, FeedEntry, Kind, Ledger, RawFind, What, parse};
 use super::jobs::{Answer, Job, Reader, read_failed};
+use super::replay::item::Item;
 use super::shared::{Core, id_digest};
 use crate::game::Millis;
 use crate::game::coins::COINS_MAX;
@@ -58,7 +59,15 @@ impl Core {
         player: PlayerId,
     ) -> Result<Credited, StoreError> {
         let hunt = self.hunt(id).await?;
-        let job = self.settle_job(&hunt.number_text(), player, "credit");
+        let replay = &self.shared.replay;
+        let player = replay.settled_player(player).await?;
+        let epoch = self.shared.epoch();
+        let what = if replay.is_recovering() {
+            "keep"
+        } else {
+            "credit"
+        };
+        let job = self.settle_job(&hunt.number_text(), player, what);
         let mut reader = Reader::new(self.ask(job).await?)?;
         self.shared.wrote();
         let at = reader.number()?;
@@ -68,6 +77,17 @@ impl Core {
             let ledger = ledger(EntryId::new(at, 0), &reader.text()?)?;
             entries.push(self.name(&hunt, &ledger).await?);
         }
+        let credit = |entry: &Entry| match &entry.change {
+            Change::Credit(find) => Some(Item::Credit {
+                hunt: id.clone(),
+                player,
+                find: find.clone(),
+                at,
+            }),
+            _ => None,
+        };
+        let items = entries.iter().filter_map(credit).collect();
+        replay.keep(items, epoch).await?;
         Ok(Credited { wallet, entries })
     }
 
@@ -93,14 +113,28 @@ impl Core {
         new: &Adjustment,
     ) -> Result<Adjusted, StoreError> {
         let began = Instant::now();
+        let player = self.shared.replay.settled_player(player).await?;
         loop {
             let hunt = self.hunt(id).await?;
+            let epoch = self.shared.epoch();
             let job = self.adjust_job(&hunt, player, new)?;
             match self.run(job).await {
                 Answer::Reply(value) => {
                     self.shared.wrote();
                     match adjusted(&hunt, new, Reader::new(value)?)? {
-                        Outcome::Is(adjusted) => return Ok(adjusted),
+                        Outcome::Is(adjusted) => {
+                            let item = match &adjusted.outcome {
+                                Ok(AdjustDecision::Recorded(entry)) => vec![Item::Adjustment {
+                                    hunt: id.clone(),
+                                    player,
+                                    adjustment: new.clone(),
+                                    at: entry.at,
+                                }],
+                                _ => Vec::new(),
+                            };
+                            self.shared.replay.keep(item, epoch).await?;
+                            return Ok(adjusted);
+                        }
                         Outcome::Needs(coins, wallet) => {
                             if !self
                                 .borrow(&hunt, self.shared.partition_of(player), coins)
@@ -118,7 +152,7 @@ impl Core {
         }
     }
 
-    fn adjust_job(
+    pub(super) fn adjust_job(
         &self,
         hunt: &CachedHunt,
         player: PlayerId,
@@ -234,9 +268,10 @@ impl Core {
                 .lost_to_outage(partition, hunt.hunt.number, from, to)
                 .await?;
             let lost: Vec<_> = lost.into_iter().collect();
+            let epoch = self.shared.epoch();
             for part in lost.chunks(REINSTATE_A_WRITE) {
                 let number = hunt.number_text();
-                let job = |((player, _), entry): &((PlayerId, u64), EntryId)| {
+                let job = |((player, _), (entry, _)): &((PlayerId, u64), (EntryId, RawFind))| {
                     let keys = self.shared.keys.player(player.0);
                     let keys = vec![keys.state(), keys.feed(), keys.wallet(&number, player.0)];
                     Job::new(&self.shared.scripts.reinstate, keys)
@@ -245,18 +280,26 @@ impl Core {
                         .arg(entry.to_string())
                 };
                 let jobs: Vec<Job<'_>> = part.iter().map(job).collect();
-                for answer in self.run_all(&jobs).await {
+                let mut items = Vec::new();
+                for (((player, _), (_, raw)), answer) in part.iter().zip(self.run_all(&jobs).await)
+                {
                     let mut reader = match answer {
                         Answer::Reply(value) => Reader::new(value)?,
                         Answer::Generation => return Err(StoreError::Busy),
                         Answer::Failed(error) => return Err(error),
                     };
-                    let (_now, _wallet) = (reader.number()?, reader.wallet()?);
+                    let (now, _wallet) = (reader.number()?, reader.wallet()?);
                     let mut answer = reader.list()?;
                     match answer.text()?.as_str() {
                         "f" => {
                             sum.finds += 1;
                             sum.coins += answer.number()?;
+                            items.extend(raw.named(&hunt).map(|find| Item::Reinstatement {
+                                hunt: id.clone(),
+                                player: *player,
+                                find,
+                                at: now,
+                            }));
                         }
                         "d" => {}
                         _ if answer.text()? == "range" => sum.refused += 1,
@@ -265,6 +308,7 @@ impl Core {
                         }
                     }
                 }
+                self.shared.replay.keep(items, epoch).await?;
             }
         }
         Ok(sum)
@@ -278,7 +322,7 @@ impl Core {
         hunt: u32,
         from: Millis,
         to: Millis,
-    ) -> Result<BTreeMap<(PlayerId, u64), EntryId>, StoreError> {
+    ) -> Result<BTreeMap<(PlayerId, u64), (EntryId, RawFind)>, StoreError> {
         let mut lost = BTreeMap::new();
         self.walk_feed(partition, EntryId::MAX, |id, entry| {
             let FeedEntry::Ledger(Ledger {
@@ -295,7 +339,7 @@ impl Core {
             }
             match kind {
                 Kind::Expired(ExpiryReason::StoreOutage) => {
-                    lost.insert((player, find.seq), id);
+                    lost.insert((player, find.seq), (id, find));
                 }
                 Kind::Reinstated => {
                     lost.remove(&(player, find.seq));
@@ -350,13 +394,13 @@ pub(super) fn ledger(id: EntryId, text: &str) -> Result<Ledger, StoreError> {
 }
 
 /// What a script says of an adjustment.
-enum Outcome {
+pub(super) enum Outcome {
     Is(Adjusted),
     /// Other partitions would have to lend so many coins; the wallet is as it was.
     Needs(u64, Wallet),
 }
 
-fn adjusted(
+pub(super) fn adjusted(
     hunt: &CachedHunt,
     new: &Adjustment,
     mut reader: Reader,

@@ -8,7 +8,7 @@ use crate::partition::mix;
 /// Doubles from `min` to `max`; each pause lies, evenly spread, in the upper half of what it would be, so that instances
 /// which lost the same server do not all come back at the same moment.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
     current: Duration,
@@ -16,7 +16,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn new(min: Duration, max: Duration, seed: Option<u64>) -> Self {
+    pub(crate) fn new(min: Duration, max: Duration, seed: Option<u64>) -> Self {
         // Doubling needs something to double.
         let max = max.max(Duration::from_millis(1));
         let min = min.clamp(Duration::from_millis(1), max);
@@ -29,11 +29,11 @@ impl Backoff {
         }
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.current = self.min;
     }
 
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         // splitmix64
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let fraction = f64::from((mix(self.state) >> 32) as u32) / f64::from(u32::MAX);

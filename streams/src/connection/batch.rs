@@ -13,16 +13,16 @@ use crate::{Call, Script};
 /// between, and one that fails does not keep the rest from running.
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
-    steps: Vec<Step<'a>>,
+    pub(crate) steps: Vec<Step<'a>>,
 }
 
 #[derive(Clone, Debug)]
-struct Step<'a> {
-    cmd: Cmd,
+pub(crate) struct Step<'a> {
+    pub(crate) cmd: Cmd,
     /// The script that `cmd` calls.
     script: Option<&'a Script>,
     /// What keeps the batch from being sent.
-    wrong: Option<Error>,
+    pub(crate) wrong: Option<Error>,
 }
 
 /// The replies of a batch, one for each command in its order.

@@ -1,6 +1,7 @@
 //! One link to one server, from its setup to the first reason to drop it.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
@@ -11,6 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::server::{History, ServerInfo, read_role};
 use super::state::{DownReason, Up};
 use super::{Parts, Prepare};
+use crate::cluster::{Inner, key_of};
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorCode, ServerError};
 
@@ -41,6 +43,7 @@ pub(super) struct Link {
 struct Timeouts {
     in_a_row: u32,
     counted_at: Option<Instant>,
+    answered_at: Option<Instant>,
 }
 
 impl Link {
@@ -68,10 +71,19 @@ impl Link {
     }
 
     pub(super) fn answered(&self) {
+        let mut timeouts = self
+            .timeouts
+            .lock()
+            .expect("nothing panics while it holds this");
+        timeouts.in_a_row = 0;
+        timeouts.answered_at = Some(Instant::now());
+    }
+
+    pub(super) fn answered_at(&self) -> Option<Instant> {
         self.timeouts
             .lock()
             .expect("nothing panics while it holds this")
-            .in_a_row = 0;
+            .answered_at
     }
 
     pub(super) fn timed_out(&self, sent_at: Instant, timeouts_max: u32) {
@@ -199,6 +211,7 @@ pub(super) async fn open(
         timeouts: Mutex::new(Timeouts {
             in_a_row: 0,
             counted_at: None,
+            answered_at: None,
         }),
         suspect: Notify::new(),
     };
@@ -237,8 +250,10 @@ async fn inspect(
             needed: parts.config.version_min,
         });
     }
-    if server.mode == "cluster" {
-        return Err(DownReason::ClusterNode);
+    match (server.mode.as_str(), &parts.cluster) {
+        ("cluster", None) => return Err(DownReason::ClusterNode),
+        ("standalone", Some(_)) => return Err(DownReason::NotACluster),
+        _ => {}
     }
     if role != "master" {
         return Err(DownReason::NotMaster { role });
@@ -272,14 +287,19 @@ async fn prepare(
         }
     }
     if let Some(hook) = &parts.prepare {
-        hook.prepare(Fresh { connection, up })
-            .await
-            .map_err(|error| DownReason::Prepare(error.into()))?;
+        let cluster = parts.cluster.clone();
+        hook.prepare(Fresh {
+            connection,
+            up,
+            cluster,
+        })
+        .await
+        .map_err(|error| DownReason::Prepare(error.into()))?;
     }
     Ok(())
 }
 
-fn setup_failed(error: RedisError) -> DownReason {
+pub(crate) fn setup_failed(error: RedisError) -> DownReason {
     match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
             DownReason::Login(error)
@@ -305,6 +325,7 @@ fn setup_refused(error: redis::ServerError) -> DownReason {
 pub struct Fresh<'a> {
     connection: &'a MultiplexedConnection,
     up: &'a Up,
+    cluster: Option<Weak<Inner>>,
 }
 
 impl Fresh<'_> {
@@ -313,8 +334,46 @@ impl Fresh<'_> {
         self.up
     }
 
-    /// Runs one command and waits for its reply.
+    /// Whether the link leads to a node of a cluster.
+    pub fn is_of_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Whether the server on this link holds `key`; always, unless it is a node of a cluster.
+    pub fn holds(&self, key: &str) -> bool {
+        match self.cluster.as_ref().map(Weak::upgrade) {
+            None => true,
+            Some(None) => false,
+            Some(Some(cluster)) => {
+                let slot = cluster.slot_of(Some(key.as_bytes()));
+                cluster.is_at(slot, self.up.server.endpoint.as_ref())
+            }
+        }
+    }
+
+    /// For how long no primary of `key` has answered; `None` if none ever did, or outside of a cluster.
+    pub fn unheard(&self, key: &str) -> Option<Duration> {
+        let cluster = self.cluster.as_ref()?.upgrade()?;
+        let at = cluster.answered_at(cluster.slot_of(Some(key.as_bytes())))?;
+        Some(at.elapsed())
+    }
+
+    /// Runs one command and waits for its reply. On a node of a cluster, a command about a key that another node holds runs
+    /// there, over that node's link, if it is up.
     pub async fn query(&self, cmd: &Cmd) -> Result<Value, crate::Error> {
+        if let Some(cluster) = &self.cluster {
+            let gone = crate::Error::NotConnected { reason: None };
+            let cluster = cluster.upgrade().ok_or(gone)?;
+            let slot = cluster.slot_of(key_of(cmd));
+            if !cluster.is_at(slot, self.up.server.endpoint.as_ref()) {
+                return cluster.query(cmd).await;
+            }
+        }
+        self.query_here(cmd).await
+    }
+
+    /// Runs one command on this link, whatever it is about.
+    pub async fn query_here(&self, cmd: &Cmd) -> Result<Value, crate::Error> {
         match self.connection.clone().send_packed_command(cmd).await {
             Ok(Value::ServerError(error)) => Err(ServerError::from(error).into()),
             Ok(value) => Ok(value),

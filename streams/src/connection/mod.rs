@@ -11,7 +11,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -19,14 +19,18 @@ use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(crate) use backoff::Backoff;
+pub(crate) use batch::Step;
 pub use batch::{Batch, Replies};
-pub(crate) use link::AbortOnDrop;
 pub use link::Fresh;
+pub(crate) use link::{AbortOnDrop, setup_failed};
 pub use server::{History, ParseVersionError, ServerInfo, Version};
 pub use state::{DownReason, State, Up};
 
+use crate::cluster::Inner;
 use crate::endpoint::{
-    BoxFuture, Credentials, Dial, Fixed, Resolver, Sentinel, StoreUrl, Target, TcpDial, UrlError,
+    BoxFuture, Credentials, Dial, Endpoint, Fixed, Resolver, Sentinel, StoreUrl, Target, TcpDial,
+    UrlError,
 };
 use crate::error::{Error, ErrorCode, ServerError};
 use crate::{Call, Config};
@@ -53,6 +57,8 @@ pub(crate) struct Parts {
     dial: Arc<dyn Dial>,
     login: redis::RedisConnectionInfo,
     prepare: Option<Arc<dyn Prepare>>,
+    /// The cluster whose node the server is to be.
+    cluster: Option<Weak<Inner>>,
 }
 
 /// Makes a [`Connection`]; from [`Connection::builder`] or [`Connection::to`].
@@ -63,6 +69,24 @@ pub struct Builder {
     db: i64,
     config: Config,
     prepare: Option<Arc<dyn Prepare>>,
+    cluster: Option<Weak<Inner>>,
+}
+
+/// A connection to one node of a cluster.
+pub(crate) fn build_node(
+    endpoint: Endpoint,
+    dial: Arc<dyn Dial>,
+    credentials: &Credentials,
+    config: Config,
+    prepare: Option<Arc<dyn Prepare>>,
+    cluster: Weak<Inner>,
+) -> Connection {
+    let builder = Builder {
+        cluster: Some(cluster),
+        prepare,
+        ..Connection::builder(Arc::new(Fixed(endpoint)), config)
+    };
+    builder.dial(dial).login(credentials.clone(), 0).start()
 }
 
 impl Builder {
@@ -94,8 +118,10 @@ impl Builder {
                 resolver: self.resolver,
                 dial: self.dial,
                 prepare: self.prepare,
+                cluster: self.cluster,
             },
             link: Mutex::new(None),
+            answered_at: Mutex::new(None),
             state: watch::Sender::new(State::Connecting),
             in_flight: AtomicUsize::new(0),
         });
@@ -112,6 +138,8 @@ struct Shared {
     link: Mutex<Option<Arc<Link>>>,
     state: watch::Sender<State>,
     in_flight: AtomicUsize,
+    /// When a server last answered anything, over whichever link.
+    answered_at: Mutex<Option<Instant>>,
 }
 
 impl Shared {
@@ -124,10 +152,17 @@ impl Shared {
     }
 
     fn withdraw(&self, reason: Arc<DownReason>) {
-        *self
+        let link = self
             .link
             .lock()
-            .expect("nothing panics while it holds this") = None;
+            .expect("nothing panics while it holds this")
+            .take();
+        if let Some(at) = link.and_then(|link| link.answered_at()) {
+            *self
+                .answered_at
+                .lock()
+                .expect("nothing panics while it holds this") = Some(at);
+        }
         self.state.send_replace(State::Down {
             since: Instant::now(),
             reason,
@@ -178,6 +213,7 @@ impl Connection {
             db: 0,
             config,
             prepare: None,
+            cluster: None,
         }
     }
 
@@ -212,7 +248,7 @@ impl Connection {
             )),
             Target::Cluster(_) => {
                 return Err(UrlError::Unsupported {
-                    what: "redis+cluster:// is not supported yet: use redis:// or redis+sentinel://",
+                    what: "redis+cluster:// names several servers: a Router reaches them",
                 });
             }
         };
@@ -239,6 +275,22 @@ impl Connection {
     /// Its state, to be watched. A state that is followed at once by another may be skipped.
     pub fn states(&self) -> watch::Receiver<State> {
         self.shared.state.subscribe()
+    }
+
+    /// When the server last answered a command; `None` if it never did.
+    pub fn answered_at(&self) -> Option<Instant> {
+        let link = self
+            .shared
+            .link
+            .lock()
+            .expect("nothing panics while it holds this")
+            .clone();
+        let earlier = *self
+            .shared
+            .answered_at
+            .lock()
+            .expect("nothing panics while it holds this");
+        earlier.max(link.and_then(|link| link.answered_at()))
     }
 
     /// How many commands are under way.

@@ -8,7 +8,7 @@ use redis::RedisError;
 use tokio::time::Instant;
 
 use super::server::{History, ServerInfo, Version};
-use crate::endpoint::ResolveError;
+use crate::endpoint::{Endpoint, ResolveError};
 use crate::error::ServerError;
 
 /// The state of a [`Connection`](super::Connection).
@@ -102,6 +102,21 @@ pub enum DownReason {
     /// A probe was answered with something that was not understood.
     #[error("the server's description of itself was not understood")]
     NotUnderstood,
+    /// The server is no node of a cluster, though the URL says that it is.
+    #[error("the server is no node of a cluster: use redis:// for it")]
+    NotACluster,
+    /// Some slots of the cluster have no primary that can be reached.
+    #[error("some slots of the cluster have no primary that is known")]
+    NotCovered,
+    /// A primary of the cluster is out of reach.
+    #[error("the primary at {endpoint}")]
+    Node {
+        /// Where it is.
+        endpoint: Endpoint,
+        /// Why.
+        #[source]
+        reason: Arc<DownReason>,
+    },
     /// The server closed the link, or the network did.
     #[error("the link was closed")]
     Closed,
@@ -118,8 +133,16 @@ impl DownReason {
     /// all the same, but a program that starts should end here.
     pub fn is_permanent(&self) -> bool {
         matches!(
-            self,
-            Self::Login(_) | Self::TooOld { .. } | Self::ClusterNode
+            self.root(),
+            Self::Login(_) | Self::TooOld { .. } | Self::ClusterNode | Self::NotACluster
         )
+    }
+
+    /// The reason itself, whichever of a cluster's primaries it is about.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Node { reason, .. } => reason.root(),
+            reason => reason,
+        }
     }
 }

@@ -21,7 +21,7 @@ pub use url::{StoreUrl, Target, UrlError};
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// A name or an address; IPv6 without brackets.
     pub host: String,

@@ -1,0 +1,144 @@
+//! Wallets for those who answer requests: from memory, from the store into memory, or as they were before.
+
+use super::app::{App, looked_up};
+use super::catalogue::LiveHunt;
+use super::waits::waited;
+use crate::game::wallet::Wallet;
+use crate::metrics::StoreCommand;
+use crate::mirror::{Key, Turn};
+use crate::store::{Credited, StoreError};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The epoch of cursors for wallets from before the last reset: none, so that the next poll that knows better is a reset.
+const EPOCH_BEFORE: u64 = 0;
+
+/// A wallet as a poll sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Sighting {
+    /// The wallet.
+    pub wallet: Wallet,
+    /// The epoch that its cursor is of.
+    pub epoch: u64,
+    /// Whether it may be out of date.
+    pub unsure: bool,
+}
+
+impl Sighting {
+    /// A wallet as it is.
+    pub fn sure(wallet: Wallet, epoch: u64) -> Self {
+        Self {
+            wallet,
+            epoch,
+            unsure: false,
+        }
+    }
+}
+
+impl App {
+    /// The wallet from memory, or from the store into memory.
+    async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Sighting, StoreError> {
+        let epoch = self.epoch();
+        if let Some(wallet) = self.hot().mirror.get(key) {
+            return Ok(Sighting::sure(wallet, epoch));
+        }
+        match self.read_wallet(live, key).await {
+            Ok(wallet) => Ok(Sighting {
+                // Every wallet may have become out of date while this one was read.
+                unsure: self.epoch() != epoch,
+                ..Sighting::sure(wallet, epoch)
+            }),
+            Err(error) => match self.hot().mirror.from_before(key) {
+                Some(wallet) => Ok(Sighting {
+                    wallet,
+                    epoch: EPOCH_BEFORE,
+                    unsure: true,
+                }),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// The wallet as now. It may be from memory although that may be behind the store: while the feed is silent,
+    /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
+    ///
+    /// # Errors
+    /// The store's, when it is needed.
+    pub async fn wallet_now(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<Sighting, StoreError> {
+        let epoch = self.epoch();
+        let known = self.hot().mirror.get(key);
+        let Some(known) = known.filter(|_| self.is_behind()) else {
+            return self.wallet(live, key).await;
+        };
+        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
+        match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
+            Ok(Ok(read)) => {
+                let later = if read.seq >= known.seq { read } else { known };
+                Ok(Sighting {
+                    unsure: self.epoch() != epoch,
+                    ..Sighting::sure(later, epoch)
+                })
+            }
+            Ok(Err(_)) | Err(_) => Ok(Sighting {
+                unsure: true,
+                ..Sighting::sure(known, epoch)
+            }),
+        }
+    }
+
+    async fn read_wallet(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<Wallet, StoreError> {
+        let turn = self.hot().mirror.load(key);
+        let receiver = match turn {
+            Turn::Joined(receiver) => receiver,
+            Turn::Yours(receiver) => {
+                let read = self.store.wallet(&live.hunt.spec.id, key.player);
+                let app = self.clone();
+                // A task of its own: whoever asked first may go while others wait.
+                tokio::spawn(async move {
+                    let result = app.ask(StoreCommand::Wallet, read).await;
+                    app.hot().mirror.loaded(key, result);
+                });
+                receiver
+            }
+        };
+        waited(StoreCommand::Wallet.as_str(), receiver)
+            .await
+            .map_err(looked_up)
+    }
+
+    /// Runs a credit, or joins the one that is under way. Goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn credit(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+    ) -> Result<Arc<Credited>, StoreError> {
+        let turn = self.hot().mirror.credit(key);
+        let receiver = match turn {
+            Turn::Joined(receiver) => receiver,
+            Turn::Yours(receiver) => {
+                let credit = self.store.credit(&live.hunt.spec.id, key.player);
+                let app = self.clone();
+                tokio::spawn(async move {
+                    let result = app.ask(StoreCommand::Credit, credit).await;
+                    if let Ok(credited) = &result {
+                        app.metrics.credited(&credited.entries);
+                    }
+                    app.hot().mirror.credited(key, result);
+                });
+                receiver
+            }
+        };
+        waited(StoreCommand::Credit.as_str(), receiver).await
+    }
+}

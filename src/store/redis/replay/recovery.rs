@@ -1,0 +1,211 @@
+//! The recovery that a new epoch begins with: what this instance executed is offered until everything has an answer.
+
+use super::item::{Item, Kind};
+use super::offer::Offered;
+use super::{Dropped, Phase, Replay};
+use crate::game::ids::PlayerId;
+use crate::store::StoreError;
+use crate::store::redis::shared::{Core, lock};
+use std::time::{Duration, Instant};
+
+/// Items offered in one write, so that the new primary has turns for others in between.
+const OFFERED_AT_ONCE: usize = 128;
+/// The pause before what had no answer, or could not be done yet, is offered again.
+const OFFER_AGAIN: Duration = Duration::from_millis(50);
+/// For how long after the recovery what had no answer is still offered.
+const LATE: Duration = Duration::from_secs(30);
+
+/// Runs a recovery whenever one begins, until it is aborted.
+pub(in crate::store::redis) async fn run(core: Core) {
+    loop {
+        core.shared.replay.begun.notified().await;
+        // Another epoch may begin meanwhile: then everything is judged anew.
+        while core.shared.replay.is_recovering() && core.recover().await {}
+    }
+}
+
+impl Core {
+    /// One recovery. Says whether another epoch has begun meanwhile.
+    async fn recover(&self) -> bool {
+        let replay = &self.shared.replay;
+        let epoch = self.shared.epoch();
+        let began = Instant::now();
+        replay.judge(epoch, |player| self.shared.partition_of(player).index());
+        let open = lock(&replay.ring).open_count();
+        tracing::info!(
+            epoch,
+            open,
+            "a recovery begins: what the store may have lost is offered"
+        );
+        let before = replay.counts().replayed;
+        let mut recovering = true;
+        loop {
+            let reached = self.offer_all(epoch).await;
+            if self.shared.epoch() != epoch {
+                return true;
+            }
+            let over = began.elapsed() >= replay.recovery;
+            let open = lock(&replay.ring).open_count();
+            if reached && over && recovering {
+                recovering = false;
+                self.end_recovery(epoch, began).await;
+            }
+            if open == 0 && !recovering {
+                break;
+            }
+            if began.elapsed() >= replay.recovery + LATE && reached {
+                self.give_up();
+                break;
+            }
+            let pause = if open == 0 {
+                replay.recovery.saturating_sub(began.elapsed())
+            } else {
+                OFFER_AGAIN
+            };
+            tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
+        }
+        let after = replay.counts().replayed;
+        let returned: u64 = after.iter().sum::<u64>() - before.iter().sum::<u64>();
+        tracing::info!(epoch, returned, "the recovery is over");
+        false
+    }
+
+    /// From here on finds run out again, and wallets are read anew.
+    async fn end_recovery(&self, epoch: u64, began: Instant) {
+        let now = self.shared.clock.now();
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // What ran out while nobody could be sure of anything did so by an outage.
+        if took > 0
+            && let Err(error) = self.record_outage(now.saturating_sub(took), now).await
+        {
+            tracing::warn!(%error, "the recovery could not be put on record as an outage");
+        }
+        if self.shared.epoch() == epoch {
+            self.shared.replay.phase.send_replace(Phase::Over);
+        }
+    }
+
+    /// What still cannot come back never will.
+    fn give_up(&self) {
+        let replay = &self.shared.replay;
+        let open = lock(&replay.ring).open(|_| true);
+        for (number, item) in open {
+            let why = match &*item {
+                Item::Adjustment { .. } => Dropped::Coins,
+                _ => Dropped::Missing,
+            };
+            lock(&replay.ring).remove(number);
+            replay.lost(why, 1);
+        }
+    }
+
+    /// Offers everything that has no answer yet. Says whether the store could be reached.
+    async fn offer_all(&self, epoch: u64) -> bool {
+        let replay = &self.shared.replay;
+        let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
+        for part in names.chunks(OFFERED_AT_ONCE) {
+            if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+                return false;
+            }
+        }
+        self.reach(epoch, Phase::Hunts);
+        let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
+        for (number, item) in hunts {
+            if let Item::Hunt(hunt) = &*item {
+                let offered = self.offer_hunt(hunt).await;
+                if !self.take(epoch, (number, Kind::Hunt), offered) {
+                    return false;
+                }
+            }
+        }
+        self.reach(epoch, Phase::Rest);
+        let erasures = lock(&replay.ring).open(|kind| kind == Kind::Erasure);
+        for (number, item) in erasures {
+            if let Item::Erasure { name, player, at } = &*item {
+                let offered = self.offer_erasure(name, *player, *at).await;
+                if !self.take(epoch, (number, Kind::Erasure), offered) {
+                    return false;
+                }
+            }
+        }
+        let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
+        for part in rest.chunks(OFFERED_AT_ONCE) {
+            if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+                return false;
+            }
+        }
+        let adjustments = rest
+            .iter()
+            .filter(|(_, item)| item.kind() == Kind::Adjustment);
+        for (number, item) in adjustments {
+            if let Item::Adjustment {
+                hunt,
+                player,
+                adjustment,
+                ..
+            } = &**item
+            {
+                let offered = self.offer_adjustment(hunt, *player, adjustment).await;
+                if !self.take(epoch, (*number, Kind::Adjustment), offered) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn reach(&self, epoch: u64, phase: Phase) {
+        if self.shared.epoch() == epoch {
+            self.shared.replay.phase.send_if_modified(|is| {
+                let later = *is < phase;
+                if later {
+                    *is = phase;
+                }
+                later
+            });
+        }
+    }
+
+    /// Notes what became of an offer. Says whether to go on.
+    pub(super) fn take(
+        &self,
+        epoch: u64,
+        (number, kind): (u64, Kind),
+        offered: Result<Offered, StoreError>,
+    ) -> bool {
+        let replay = &self.shared.replay;
+        if self.shared.epoch() != epoch {
+            return false;
+        }
+        match offered {
+            Ok(Offered::Back) => {
+                lock(&replay.ring).settle(number, epoch);
+                replay.returned(kind);
+            }
+            Ok(Offered::Kept) => lock(&replay.ring).settle(number, epoch),
+            Ok(Offered::Later) => {}
+            Ok(Offered::Not(why)) => {
+                lock(&replay.ring).remove(number);
+                replay.lost(why, 1);
+            }
+            // It is done, and says so once enough servers have it.
+            Err(StoreError::NotDurable(_)) => {}
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => return false,
+            Err(error) => {
+                tracing::warn!(%error, kind = kind.as_str(), "an offer after a failover failed; it is repeated");
+            }
+        }
+        true
+    }
+}
+
+impl Replay {
+    fn judge(&self, epoch: u64, partition_of: impl Fn(PlayerId) -> u16) {
+        let cuts = lock(&self.cuts).clone();
+        let cut_of = |player| {
+            let at = usize::from(partition_of(player));
+            cuts.get(at).copied().unwrap_or_default()
+        };
+        lock(&self.ring).judge(epoch, cut_of);
+    }
+}

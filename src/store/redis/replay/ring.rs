@@ -1,0 +1,332 @@
+//! The ring of what this instance executed: bounded in bytes, entries and age.
+//!
+//! An item is **settled** while the store is known to hold it in the epoch that is. A new epoch unsettles everything; what
+//! lies before the cut of its partition is settled again without asking ([`Ring::judge`]), the rest is offered. Age puts out
+//! only what is settled: a store that was away for long is offered all that it may have lost.
+
+use super::item::{Item, Kind};
+use crate::game::Millis;
+use crate::game::ids::{PlayerId, PlayerName};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The most items, whatever they weigh.
+pub(super) const RING_ENTRIES_MAX: usize = 500_000;
+
+/// An item, and what is known of it.
+struct Kept {
+    item: Arc<Item>,
+    /// The epoch in which the store had it; its caller's, so it may be one too low.
+    epoch: u64,
+    settled: bool,
+    pushed: Instant,
+    bytes: usize,
+}
+
+/// Where a partition's epoch began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::store::redis) struct Cut {
+    /// The time of the last entry that the epoch before left. What was done before that is there.
+    pub(in crate::store::redis) ms: Millis,
+    /// The epoch before.
+    pub(in crate::store::redis) of: u64,
+}
+
+/// See the module.
+pub(super) struct Ring {
+    /// `None` where an item was purged.
+    items: VecDeque<Option<Kept>>,
+    /// The number of the first of `items`; numbers are never used again.
+    first: u64,
+    count: usize,
+    bytes: usize,
+    bytes_max: usize,
+    age_max: Duration,
+    /// Erasures among the items: they hold a name that is to go.
+    erasures: usize,
+    /// Names that an item is about, with their numbers.
+    names: HashMap<PlayerName, PlayerId>,
+}
+
+impl Ring {
+    pub(super) fn new(bytes_max: usize, age_max: Duration) -> Self {
+        Self {
+            items: VecDeque::new(),
+            first: 0,
+            count: 0,
+            bytes: 0,
+            bytes_max,
+            age_max,
+            erasures: 0,
+            names: HashMap::new(),
+        }
+    }
+
+    /// Keeps an item. Gives how many that were not settled had to go for it.
+    pub(super) fn push(&mut self, item: Arc<Item>, epoch: u64, settled: bool) -> u64 {
+        if let Item::Player { name, player, .. } = &*item
+            && self.names.insert(name.clone(), *player) == Some(*player)
+        {
+            // It is here already; the earlier one is the surer to survive.
+            return 0;
+        }
+        let bytes = item.bytes();
+        self.bytes += bytes;
+        self.count += 1;
+        self.erasures += usize::from(item.kind() == Kind::Erasure);
+        self.items.push_back(Some(Kept {
+            item,
+            epoch,
+            settled,
+            pushed: Instant::now(),
+            bytes,
+        }));
+        self.evict(epoch)
+    }
+
+    /// Puts out what is too old or too much. Gives how much of it was not settled.
+    pub(super) fn evict(&mut self, epoch: u64) -> u64 {
+        let mut lost = 0;
+        while let Some(front) = self.items.front() {
+            let over = self.bytes > self.bytes_max || self.items.len() > RING_ENTRIES_MAX;
+            let goes = front.as_ref().is_none_or(|kept| {
+                over || (kept.settled
+                    && kept.epoch >= epoch
+                    && kept.pushed.elapsed() > self.age_max)
+            });
+            if !goes {
+                break;
+            }
+            lost += u64::from(front.as_ref().is_some_and(|kept| !kept.settled));
+            self.first += 1;
+            if let Some(Some(kept)) = self.items.pop_front() {
+                self.forget(&kept);
+            }
+        }
+        lost
+    }
+
+    fn forget(&mut self, kept: &Kept) {
+        self.bytes -= kept.bytes;
+        self.count -= 1;
+        self.erasures -= usize::from(kept.item.kind() == Kind::Erasure);
+        if let Item::Player { name, player, .. } = &*kept.item
+            && self.names.get(name) == Some(player)
+        {
+            self.names.remove(name);
+        }
+    }
+
+    /// The number of a name, if an item says so.
+    pub(super) fn number_of(&self, name: &PlayerName) -> Option<PlayerId> {
+        self.names.get(name).copied()
+    }
+
+    /// A new epoch: settles what is known to be there, by the cuts of the partitions, and nothing else.
+    pub(super) fn judge(&mut self, epoch: u64, cut_of: impl Fn(PlayerId) -> Cut) {
+        for kept in self.items.iter_mut().flatten() {
+            if kept.settled && kept.epoch == epoch {
+                continue;
+            }
+            kept.settled = kept.settled
+                && kept.item.in_ledger().is_some_and(|(player, at)| {
+                    let cut = cut_of(player);
+                    kept.epoch == cut.of && at < cut.ms
+                });
+            if kept.settled {
+                kept.epoch = epoch;
+            }
+        }
+    }
+
+    /// What is to be offered, with the numbers that the answers are told by.
+    pub(super) fn open(&self, kinds: impl Fn(Kind) -> bool) -> Vec<(u64, Arc<Item>)> {
+        let numbered = (self.first..).zip(&self.items);
+        numbered
+            .filter_map(|(number, kept)| Some((number, kept.as_ref()?)))
+            .filter(|(_, kept)| !kept.settled && kinds(kept.item.kind()))
+            .map(|(number, kept)| (number, kept.item.clone()))
+            .collect()
+    }
+
+    /// How many are to be offered.
+    pub(super) fn open_count(&self) -> usize {
+        let open = self.items.iter().flatten();
+        open.filter(|kept| !kept.settled).count()
+    }
+
+    /// The store has an item in this epoch.
+    pub(super) fn settle(&mut self, number: u64, epoch: u64) {
+        let kept = number
+            .checked_sub(self.first)
+            .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.as_mut());
+        if let Some(kept) = kept {
+            (kept.settled, kept.epoch, kept.pushed) = (true, epoch, Instant::now());
+        }
+    }
+
+    /// Forgets an item that cannot come back.
+    pub(super) fn remove(&mut self, number: u64) {
+        let kept = number
+            .checked_sub(self.first)
+            .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.take());
+        if let Some(kept) = kept {
+            self.forget(&kept);
+        }
+    }
+
+    /// Forgets everything about a player. Says whether there was anything, and how much that was not settled.
+    pub(super) fn purge(&mut self, player: PlayerId) -> (bool, u64) {
+        let of_player = |kept: &Option<Kept>| {
+            let of = kept.as_ref().and_then(|kept| kept.item.player());
+            of == Some(player)
+        };
+        let (mut any, mut open) = (false, 0);
+        for at in 0..self.items.len() {
+            if of_player(&self.items[at])
+                && let Some(kept) = self.items[at].take()
+            {
+                any = true;
+                open += u64::from(!kept.settled);
+                self.forget(&kept);
+            }
+        }
+        (any, open)
+    }
+
+    /// Everything, with its epochs.
+    pub(super) fn all(&self) -> Vec<(u64, Arc<Item>)> {
+        let kept = self.items.iter().flatten();
+        kept.map(|kept| (kept.epoch, kept.item.clone())).collect()
+    }
+
+    /// Forgets everything: another store is used from now on.
+    pub(super) fn clear(&mut self) {
+        self.first += self.items.len() as u64;
+        self.items.clear();
+        self.names.clear();
+        (self.count, self.bytes, self.erasures) = (0, 0, 0);
+    }
+
+    /// Erasures held.
+    pub(super) fn erasures(&self) -> usize {
+        self.erasures
+    }
+
+    /// Items and bytes held.
+    pub(super) fn holds(&self) -> (usize, usize) {
+        (self.count, self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::game::entry::Find;
+    use crate::game::ids::{FindId, HuntId};
+
+    const ADA: PlayerId = PlayerId(1);
+
+    fn find(player: PlayerId, at: Millis) -> Arc<Item> {
+        let find = Find {
+            seq: 1,
+            id: FindId::new("f").unwrap(),
+            treasure: None,
+            coins: 1,
+            found_at: at,
+            expires_at: at + 1,
+            repeatable: true,
+        };
+        let hunt = HuntId::new("h").unwrap();
+        Arc::new(Item::Find {
+            hunt,
+            player,
+            find,
+            at,
+        })
+    }
+
+    fn named(name: &str, player: PlayerId) -> Arc<Item> {
+        Arc::new(Item::Player {
+            name: PlayerName::new(name).unwrap(),
+            player,
+            issued_at: None,
+        })
+    }
+
+    fn ring(age: Duration) -> Ring {
+        Ring::new(1 << 20, age)
+    }
+
+    fn open(ring: &Ring) -> Vec<u64> {
+        let open = ring.open(|_| true);
+        open.into_iter()
+            .filter_map(|(_, item)| item.in_ledger().map(|(_, at)| at))
+            .collect()
+    }
+
+    #[test]
+    fn what_lies_before_the_cut_survived_and_the_rest_is_offered() {
+        let mut ring = ring(Duration::MAX);
+        for at in 1..=5 {
+            ring.push(find(ADA, at), 7, true);
+        }
+        ring.push(find(ADA, 2), 6, true);
+        ring.judge(8, |_| Cut { ms: 3, of: 7 });
+        assert_eq!(open(&ring), [3, 4, 5, 2], "one is of an epoch before that");
+        // A second failover before they were offered: what was lost stays lost, wherever that cut is.
+        ring.judge(9, |_| Cut { ms: 100, of: 8 });
+        assert_eq!(open(&ring), [3, 4, 5, 2]);
+        let first = ring.open(|_| true)[0].0;
+        ring.settle(first, 9);
+        assert_eq!(open(&ring), [4, 5, 2]);
+        ring.judge(9, |_| Cut::default());
+        assert_eq!(open(&ring), [4, 5, 2], "the same epoch once more");
+    }
+
+    #[test]
+    fn age_puts_out_only_what_is_settled() {
+        let mut ring = ring(Duration::ZERO);
+        ring.push(find(ADA, 1), 8, false);
+        ring.evict(8);
+        assert_eq!(open(&ring), [1]);
+        let number = ring.open(|_| true)[0].0;
+        ring.settle(number, 8);
+        // Any age is too old.
+        std::thread::sleep(Duration::from_nanos(1));
+        ring.evict(8);
+        assert_eq!(ring.holds(), (0, 0));
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes_and_says_what_it_cost() {
+        let one = find(ADA, 1).bytes();
+        let mut ring = Ring::new(3 * one, Duration::MAX);
+        for at in 1..=3 {
+            assert_eq!(ring.push(find(ADA, at), 7, true), 0);
+        }
+        ring.judge(8, |_| Cut::default());
+        assert_eq!(ring.push(find(ADA, 4), 8, true), 1);
+        assert_eq!(ring.holds(), (3, 3 * one));
+    }
+
+    #[test]
+    fn a_name_is_kept_once_and_goes_with_its_player() {
+        let mut ring = ring(Duration::MAX);
+        let name = PlayerName::new("ada").unwrap();
+        ring.push(named("ada", ADA), 7, true);
+        ring.push(named("ada", ADA), 7, true);
+        ring.push(find(ADA, 1), 7, true);
+        ring.push(find(PlayerId(2), 2), 7, true);
+        assert_eq!((ring.number_of(&name), ring.holds().0), (Some(ADA), 3));
+        let number = ring.all().len();
+        assert_eq!(number, 3);
+        ring.judge(8, |_| Cut::default());
+        assert_eq!(ring.purge(ADA), (true, 2));
+        assert_eq!((ring.number_of(&name), open(&ring)), (None, vec![2]));
+        assert_eq!(ring.purge(ADA), (false, 0));
+        ring.clear();
+        assert_eq!(ring.holds(), (0, 0));
+    }
+}

@@ -1,0 +1,163 @@
+//! What players see of a failover: a server saves its data, goes on, is killed, and starts again with what it had saved.
+
+#![allow(clippy::unwrap_used)]
+
+mod http_site;
+mod redis_server;
+
+use http_site::{Ask, Site, series, wait};
+use redis_server::Server;
+use serde_json::{Value, json};
+
+fn site(redis: &Server, recovery_ms: &str) -> Site {
+    let mut site = Site::stopped(&[
+        ("poll.jitter", "0"),
+        ("store.recovery_ms", recovery_ms),
+        ("store.connect_wait_ms", "30000"),
+    ])
+    .store_at(&redis.url());
+    site.start_again();
+    site
+}
+
+fn store(site: &Site) -> Value {
+    site.client().send(Ask::get("/health")).json()["store"].clone()
+}
+
+fn lose(redis: &mut Server, site: &Site) {
+    redis.start_again();
+    wait("the store to recover", || store(site) == "recovering");
+}
+
+fn replayed(site: &Site, kind: &str) -> u64 {
+    let text = site.ops().send(Ask::get("/metrics")).text();
+    series(&text, &format!("trove_replayed_total{{kind=\"{kind}\"}}"))
+}
+
+#[test]
+fn every_series_of_replay_exists_at_0_from_the_start() {
+    let redis = Server::start();
+    let site = site(&redis, "100");
+    for kind in [
+        "player",
+        "hunt",
+        "erasure",
+        "find",
+        "credit",
+        "reinstatement",
+        "adjustment",
+    ] {
+        assert_eq!(replayed(&site, kind), 0);
+    }
+    let text = site.ops().send(Ask::get("/metrics")).text();
+    for reason in ["archived", "erased", "conflict", "coins", "missing", "full"] {
+        let name = format!("trove_replay_dropped_total{{reason=\"{reason}\"}}");
+        assert_eq!(series(&text, &name), 0);
+    }
+}
+
+#[test]
+fn while_lost_coins_may_come_back_the_balance_is_the_last_true_one_and_marked_stale() {
+    let mut redis = Server::start();
+    let site = site(&redis, "3000");
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.poll();
+    let () = redis.run(&["SAVE"]);
+    ann.find(&json!({"treasure": "a"})).is(201);
+    let before = ann.poll();
+    assert_eq!(before["balance"], 5);
+    lose(&mut redis, &site);
+    let during = ann.since(before["cursor"].as_str().unwrap());
+    assert_eq!(
+        (&during["balance"], &during["stale"]),
+        (&json!(5), &json!(true))
+    );
+    assert_eq!(during["reset"], Value::Null, "{during}");
+    assert_eq!(during["cursor"], before["cursor"]);
+    // A find is recorded meanwhile, and shown as pending until the recovery is over.
+    ann.find(&json!({"treasure": "b"})).is(201);
+    wait("the recovery to be over", || store(&site) == "up");
+    wait("what is known to be of the new epoch", || {
+        ann.poll()["stale"] == Value::Null
+    });
+    let after = ann.since(before["cursor"].as_str().unwrap());
+    assert_eq!(
+        (&after["balance"], &after["reset"]),
+        (&json!(12), &json!(true))
+    );
+    assert_eq!(after["finds"].as_array().unwrap().len(), 2, "{after}");
+    assert_eq!((replayed(&site, "find"), replayed(&site, "credit")), (1, 1));
+    site.verifies();
+}
+
+#[test]
+fn what_is_pending_during_a_recovery_is_shown_as_pending_and_credited_all_the_same() {
+    let mut redis = Server::start();
+    let site = site(&redis, "3000");
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.poll();
+    let before = ann.poll();
+    ann.find(&json!({"treasure": "a"})).is(201);
+    let () = redis.run(&["SAVE"]);
+    lose(&mut redis, &site);
+    let during = ann.poll();
+    assert_eq!(
+        [&during["balance"], &during["pending"], &during["credited"]],
+        [&json!(0), &json!(5), &json!(0)]
+    );
+    assert_eq!(during["stale"], true);
+    wait("the recovery to be over", || {
+        ann.poll()["stale"] == Value::Null
+    });
+    let after = ann.since(before["cursor"].as_str().unwrap());
+    assert_eq!(
+        [&after["balance"], &after["pending"]],
+        [&json!(5), &json!(0)]
+    );
+    assert_eq!(after["finds"][0]["id"], "a");
+    site.verifies();
+}
+
+#[test]
+fn a_store_that_goes_again_before_wallets_are_read_anew_still_fails_no_poll() {
+    let mut redis = Server::start();
+    let site = site(&redis, "0");
+    site.open_h();
+    let mut players: Vec<_> = (0..5).map(|nth| site.player(&format!("p{nth}"))).collect();
+    for player in &mut players {
+        player.find(&json!({"treasure": "a"})).is(201);
+        assert_eq!(player.poll()["balance"], 5);
+    }
+    let () = redis.run(&["SAVE"]);
+    let failovers = |site: &Site| {
+        let text = site.ops().send(Ask::get("/metrics")).text();
+        series(&text, "trove_store_failovers_total")
+    };
+    redis.start_again();
+    wait("every wallet to be void", || failovers(&site) == 1);
+    redis.kill();
+    wait("the store to be down", || store(&site) == "down");
+    for player in &mut players {
+        let poll = player.poll();
+        assert_eq!(
+            (&poll["balance"], &poll["stale"]),
+            (&json!(5), &json!(true))
+        );
+        // Its cursor is of no epoch: whoever names it is told all that is recent.
+        assert!(poll["cursor"].as_str().unwrap().starts_with("0."), "{poll}");
+    }
+    redis.start_again();
+    wait("the store to be up", || {
+        store(&site) == "up" && players[0].poll()["stale"] == Value::Null
+    });
+    for player in &mut players {
+        let poll = player.since("0.2");
+        assert_eq!(
+            (&poll["balance"], &poll["reset"]),
+            (&json!(5), &json!(true))
+        );
+    }
+    site.verifies();
+}

@@ -1,0 +1,275 @@
+//! Servers on a Redis Cluster whose primaries die under load, from outside: what was acknowledged is there, each of it once.
+//!
+//! `TROVE_TEST_KILLS` sets how many primaries are killed (3 unless set).
+
+#![allow(clippy::unwrap_used)]
+
+mod http_site;
+mod redis_server;
+
+use http_site::{Ask, Player, Site, wait};
+use redis_server::Server;
+use redis_server::cluster::{Cluster, PRIMARIES};
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use trove_streams::slot::slot;
+
+const PLAYERS: usize = 24;
+
+fn site(url: &str, name: &str, settings: &[(&str, &str)]) -> Site {
+    let mut all = vec![
+        ("server.instance_id", name),
+        ("poll.jitter", "0"),
+        ("store.connect_wait_ms", "30000"),
+        // The servers that fall silent here are killed, which closes their links.
+        ("store.response_timeout_ms", "1500"),
+    ];
+    all.extend(settings);
+    let mut site = Site::stopped(&all).store_at(url);
+    site.start_again();
+    site
+}
+
+/// What a phone was told.
+#[derive(Default)]
+struct Told {
+    /// Finds that were acknowledged.
+    acknowledged: Vec<String>,
+    /// Polls, and how many of them said that they may be old.
+    polls: u64,
+    stale: u64,
+    /// Polls that failed.
+    failed: Vec<String>,
+    /// The longest poll.
+    longest: Duration,
+    /// Answers to finds that said to ask again, by their code.
+    refused: BTreeMap<String, u64>,
+}
+
+/// Finds and polls until it is told to stop; asks for each find until it is acknowledged.
+fn phone(mut player: Player, name: &str, stop: &AtomicBool, progress: &AtomicU64) -> Told {
+    let mut told = Told::default();
+    let mut balance = 0;
+    for nth in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let id = format!("{name}-{nth}");
+        let asked_since = Instant::now();
+        loop {
+            let answer = player.find(&json!({"treasure": "r", "id": id}));
+            match answer.status {
+                200 | 201 => break,
+                503 => {
+                    let code = answer.json()["code"].as_str().unwrap().to_owned();
+                    *told.refused.entry(code).or_default() += 1;
+                }
+                _ => panic!("{}", answer.text()),
+            }
+            assert!(
+                asked_since.elapsed() < http_site::PATIENCE,
+                "{id} is never taken: {:?}",
+                told.refused
+            );
+        }
+        told.acknowledged.push(id);
+        progress.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..3 {
+            let began = Instant::now();
+            let answer = player.send(player.poll_ask());
+            if answer.status != 200 {
+                told.failed
+                    .push(format!("{:?} {}", asked_since.elapsed(), answer.text()));
+                continue;
+            }
+            let answer = answer.json();
+            told.longest = told.longest.max(began.elapsed());
+            told.polls += 1;
+            told.stale += u64::from(answer.get("stale").is_some());
+            let now = answer["balance"].as_u64().unwrap();
+            assert!(now >= balance, "{name}: {balance} was shown, then {answer}");
+            balance = now;
+            std::thread::sleep(Duration::from_millis(15));
+        }
+    }
+    told
+}
+
+#[test]
+fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
+    let kills: usize = std::env::var("TROVE_TEST_KILLS").map_or(3, |kills| kills.parse().unwrap());
+    let mut cluster = Cluster::start(true, 1_500);
+    let settings = [
+        ("store.durability", "replicated"),
+        // There is one replica: after a failover the killed primary has to come back as the next.
+        ("store.durability_wait_ms", "15000"),
+        ("store.response_timeout_ms", "5000"),
+        ("store.find_wait_ms", "20000"),
+    ];
+    let sites = ["one", "two"].map(|name| site(&cluster.url(), name, &settings));
+    sites[0].open_h();
+    wait("the other to know the hunt", || {
+        sites[1].client().send(Ask::get("/hunts/h")).status == 200
+    });
+    let names: Vec<String> = (0..PLAYERS).map(|n| format!("p{n}")).collect();
+    let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+    let told: Vec<Told> = std::thread::scope(|scope| {
+        let phones: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| {
+                let mut player = sites[n % 2].player(name);
+                player.poll();
+                let (stop, progress) = (&stop, &progress);
+                scope.spawn(move || phone(player, name, stop, progress))
+            })
+            .collect();
+        let go_on = |finds: u64, what: &str| {
+            let before = progress.load(Ordering::Relaxed);
+            wait(what, || {
+                if phones.iter().any(|phone| phone.is_finished()) {
+                    for site in &sites {
+                        println!("{:#?}", site.log());
+                    }
+                    panic!("a phone gave up");
+                }
+                progress.load(Ordering::Relaxed) >= before + finds
+            });
+        };
+        go_on(200, "the load to begin");
+        for nth in 0..kills {
+            // Each primary in turn, that of the store's identity among them.
+            let victim_slot = match nth % PRIMARIES {
+                0 => slot(b"{store}identity"),
+                share => u16::try_from(share * 5_461).unwrap(),
+            };
+            let victim = cluster.primary_of(victim_slot);
+            cluster.nodes[victim].kill();
+            let began = Instant::now();
+            wait("a replica to take over", || {
+                cluster.primary_of(victim_slot) != victim
+            });
+            println!(
+                "kill {nth}: a replica took over after {:?}",
+                began.elapsed()
+            );
+            cluster.nodes[victim].start_again();
+            go_on(200, "the load to go on");
+            cluster.wait_whole();
+        }
+        stop.store(true, Ordering::Relaxed);
+        phones
+            .into_iter()
+            .map(|phone| phone.join().unwrap())
+            .collect()
+    });
+    let mut refused: BTreeMap<String, u64> = BTreeMap::new();
+    for (code, count) in told.iter().flat_map(|told| &told.refused) {
+        *refused.entry(code.clone()).or_default() += count;
+    }
+    println!(
+        "{} finds acknowledged, {} polls, {} of them stale, the longest {:?}; finds asked again: {refused:?}",
+        told.iter()
+            .map(|told| told.acknowledged.len())
+            .sum::<usize>(),
+        told.iter().map(|told| told.polls).sum::<u64>(),
+        told.iter().map(|told| told.stale).sum::<u64>(),
+        told.iter().map(|told| told.longest).max().unwrap(),
+    );
+    let failed: Vec<&String> = told.iter().flat_map(|told| &told.failed).collect();
+    if !failed.is_empty() {
+        for site in &sites {
+            println!("{:#?}", site.log());
+        }
+    }
+    assert!(
+        failed.is_empty(),
+        "{} polls failed: {failed:#?}",
+        failed.len()
+    );
+    // The balance comes to what was acknowledged, on both instances.
+    for (name, told) in names.iter().zip(&told) {
+        let sum = told.acknowledged.len() as u64 * 3;
+        for site in &sites {
+            let mut player = site.player(name);
+            wait("every find to be credited", || {
+                let answer = player.send(player.poll_ask());
+                answer.status == 200 && answer.json()["balance"] == sum
+            });
+        }
+    }
+    let ledger = sites[0].export("h");
+    let mut times: HashMap<(&str, &str), u32> = HashMap::new();
+    for row in &ledger {
+        if let (Some(kind), Some(find)) = (row["kind"].as_str(), row["find"].as_str()) {
+            *times.entry((kind, find)).or_default() += 1;
+        }
+    }
+    for id in told.iter().flat_map(|told| &told.acknowledged) {
+        for kind in ["find", "credit"] {
+            assert_eq!(times.get(&(kind, id.as_str())), Some(&1), "{kind} of {id}");
+        }
+    }
+    sites[1].verifies();
+}
+
+#[test]
+fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
+    let redis = Server::with(&["--repl-diskless-sync-delay", "0"]);
+    let of = format!("127.0.0.1 {}", redis.port);
+    let replica = Server::with(&["--replicaof", &of]);
+    wait("the replica to follow", || {
+        redis
+            .run::<String>(&["INFO", "replication"])
+            .contains("state=online")
+    });
+    let settings = [
+        ("store.durability", "replicated"),
+        ("store.durability_wait_ms", "600"),
+        ("store.find_wait_ms", "2000"),
+    ];
+    let site = site(&redis.url(), "one", &settings);
+    wait("the hunt to be put", || {
+        let put = Ask::new("PUT", "/hunts/h").body(http_site::hunt_h().to_string());
+        matches!(site.manage(put).status, 200 | 201)
+    });
+    wait("the hunt to be open", || {
+        site.manage(Ask::new("POST", "/hunts/h/open")).status == 200
+    });
+    let mut ann = site.player("ann");
+    wait("her wallet to be in memory", || {
+        let ask = ann.poll_ask();
+        ann.send(ask).status == 200
+    });
+    wait("a first find", || {
+        ann.find(&json!({"treasure": "r", "id": "1"})).status < 300
+    });
+    // The credit cannot be covered, so the coins stay pending.
+    replica.pause();
+    for _ in 0..5 {
+        let answer = ann.poll();
+        assert_eq!(
+            (&answer["balance"], &answer["pending"]),
+            (&json!(0), &json!(3)),
+            "{answer}"
+        );
+    }
+    let refused = ann.find(&json!({"treasure": "r", "id": "2"}));
+    refused.is_problem(503, "not_durable");
+    assert!(refused.field("retry-after").is_some());
+    let answer = ann.poll();
+    assert_eq!(
+        (&answer["balance"], &answer["pending"]),
+        (&json!(0), &json!(3)),
+        "{answer}"
+    );
+    replica.go_on();
+    wait("the find to be safe", || {
+        let again = ann.find(&json!({"treasure": "r", "id": "2"}));
+        again.status != 503 && again.is(200)["duplicate"] == true
+    });
+    wait("both to be credited", || ann.poll()["balance"] == 6);
+    site.verifies();
+}
