@@ -151,6 +151,8 @@ impl Players {
         println!(
             "
 Trove is running a demo: {PLAYERS} simulated players hunt for treasures at airports of the world.
+Watch it: http://{ops}/ops
+
 You can play too. In another terminal:
 
   TOKEN={token}

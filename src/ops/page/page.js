@@ -337,6 +337,12 @@ function figures(home, label, s, rows) {
   ]), '');
 }
 
+/** All series of a name, whatever their labels. */
+function sumOf(s, name) {
+  const series = Object.keys(s).filter((key) => key === name || key.startsWith(`${name}{`));
+  return series.reduce((sum, key) => sum + s[key], 0);
+}
+
 function showStore(state) {
   byId('store-card').hidden = false;
   const { store, samples: s } = state;
@@ -346,6 +352,8 @@ function showStore(state) {
     ['Place', null, store.place],
     ['Epoch', null, store.epoch],
     ['Failovers seen', 'trove_store_failovers_total'],
+    ['Brought back after failovers', null, whole(sumOf(s, 'trove_replayed_total'))],
+    ['Could not be brought back', null, whole(sumOf(s, 'trove_replay_dropped_total')), sumOf(s, 'trove_replay_dropped_total') > 0 ? 'bad' : undefined],
     ['Wallets in memory may lag by', 'trove_mirror_lag_seconds', ms],
     ['Batches committed', 'trove_store_batches_total'],
     ['Syncs to disk', 'trove_store_syncs_total'],
