@@ -533,6 +533,7 @@ function lost() {
   document.body.classList.add('is-lost');
   setData(byId('verdict'), 'state', 'no_data');
   set(byId('verdict-text'), 'Not known now');
+  if (plots.rates) plot();
   setTimeout(connect, retryMs * (0.5 + Math.random()));
   retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
 }

@@ -163,11 +163,13 @@ class Plot {
       if (part % 2 === 0 || part === 4) pen.fillText(short((top * part) / 4), MARGIN.left - 6, at);
     }
     pen.textBaseline = 'alphabetic';
+    // What was now when the connection was lost is now no more.
+    const end = document.body.classList.contains('is-lost') ? new Date(last).toLocaleTimeString('en-GB') : 'now';
     const isNarrow = inner.width < 360;
     for (let minute = isNarrow ? 4 : 5; minute >= 0; minute -= isNarrow ? 2 : 1) {
       const at = x(last - minute * 60_000);
       pen.textAlign = minute === 5 ? 'left' : minute === 0 ? 'right' : 'center';
-      pen.fillText(minute === 0 ? 'now' : `−${minute} min`, at, height - 5);
+      pen.fillText(minute === 0 ? end : `−${minute} min`, at, height - 5);
     }
 
     this.lines.forEach((line, index) => {
