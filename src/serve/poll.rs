@@ -280,6 +280,9 @@ pub async fn poll(
     }
 }
 
+/// After how long a held poll looks again for its wallet, while wallets are read anew after a failover.
+const STALE_PAUSE: Duration = Duration::from_millis(250);
+
 /// Holds the poll until the wallet changes. Says whether it did.
 async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
     let held = {
@@ -287,10 +290,16 @@ async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
         if hot.mirror.get(key).is_some_and(|wallet| wallet.seq != seq) {
             return true;
         }
-        hot.mirror.hold(key)
+        let held = hot.mirror.hold(key);
+        if held.is_none() && (hot.mirror.get(key).is_some() || !app.is_stale()) {
+            return false;
+        }
+        held
     };
     let Some(receiver) = held else {
-        return false;
+        // The store has failed over, and the wallet is not in memory anew yet: that is no news, so the poll stays held.
+        tokio::time::sleep_until(deadline.min(Instant::now() + STALE_PAUSE).into()).await;
+        return Instant::now() < deadline && !app.is_draining();
     };
     let mut held = Held {
         app,

@@ -4,6 +4,7 @@ pub(crate) mod cluster;
 #[allow(dead_code, reason = "not every test that has a server needs sentinels")]
 pub(crate) mod sentinel;
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -92,14 +93,30 @@ fn spawn(binary: &Path, port: u16, dir: &Path, args: &[String]) -> Child {
 fn came_up(child: &mut Child, port: u16) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
-        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            // Another process might listen there, and ours have ended for that reason.
-            std::thread::sleep(Duration::from_millis(5));
-            return matches!(child.try_wait(), Ok(None));
+        // Another process might listen there, and ours be about to end for that reason.
+        match process_at(port) {
+            Ok(Some(pid)) => return pid == child.id(),
+            // One that asks for a password does not say.
+            Ok(None) => return matches!(child.try_wait(), Ok(None)),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
     false
+}
+
+/// The process id of the server at the port, if it says.
+fn process_at(port: u16) -> std::io::Result<Option<u32>> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"INFO server\r\nQUIT\r\n")?;
+    let mut text = Vec::new();
+    // Ended by QUIT, or cut off.
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    Ok(line.and_then(|pid| pid.trim().parse().ok()))
 }
 
 #[allow(

@@ -7,6 +7,9 @@ use crate::system::redis_nodes::{MASTER, RedisNodes, ask, info, node_name, wait_
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
+/// After how long without a new primary a Sentinel is told again to fail over.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
 impl Scene {
     fn nodes(&self) -> Result<&RedisNodes, Refusal> {
         let nodes = self.system.redis.as_ref();
@@ -105,7 +108,16 @@ impl Scene {
                 return Err(failed(error));
             }
         }
-        let heir = self.until_another_is_primary(old)?;
+        // A Sentinel gives up a failover that it was told to do, and does not try again by itself.
+        let mut asked = Instant::now();
+        let heir = self.until_another_is_primary_and(old, || {
+            let sentinel = nodes.sentinels.first();
+            if let Some(sentinel) = sentinel.filter(|_| asked.elapsed() > ASK_AGAIN) {
+                asked = Instant::now();
+                // Refused while one is under way.
+                let _ = ask::<()>(*sentinel, &["SENTINEL", "FAILOVER", MASTER]);
+            }
+        })?;
         let took = began.elapsed().as_secs_f64();
         wait_until(&format!("{} to follow", node_name(old)), || {
             nodes.follows(old)
@@ -128,6 +140,15 @@ impl Scene {
 
     /// Waits until a former replica of `old` says that it is a primary, and the Sentinels, where there are any, agree: which.
     fn until_another_is_primary(&self, old: usize) -> Result<usize, Refusal> {
+        self.until_another_is_primary_and(old, || {})
+    }
+
+    /// The same, doing something meanwhile.
+    fn until_another_is_primary_and(
+        &self,
+        old: usize,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<usize, Refusal> {
         let nodes = self.nodes()?;
         let before = nodes.primaries();
         let mut heir = None;
@@ -139,6 +160,7 @@ impl Scene {
         wait_until("another Redis server to take over", || {
             let now = nodes.primaries();
             heir = now.into_iter().find(|nth| !led(nth) && leads(nth));
+            meanwhile();
             heir.is_some()
         })?;
         heir.ok_or_else(|| Refusal::unreachable("no other Redis server took over"))
