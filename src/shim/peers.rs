@@ -3,6 +3,9 @@
 use crate::config::Network;
 use crate::front::Head;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -108,6 +111,12 @@ fn is_trace(name: &str) -> bool {
     name.eq_ignore_ascii_case(TRACEPARENT.as_str())
 }
 
+thread_local! {
+    /// Makes the ids of traces, which shall be unlike each other and need not be secret: the thread's usual generator costs
+    /// several times as much.
+    static TRACE_IDS: RefCell<Pcg64Mcg> = RefCell::new(Pcg64Mcg::seed_from_u64(rand::random()));
+}
+
 fn trace_line() -> [u8; TRACE_LINE_BYTES] {
     let mut line = *b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n";
     let mut write = |from: usize, digits: [u8; 16]| {
@@ -118,11 +127,12 @@ fn trace_line() -> [u8; TRACE_LINE_BYTES] {
     #[allow(clippy::cast_possible_truncation)] // Four bits.
     let nibbles =
         |bits: u64| std::array::from_fn::<u8, 16, _>(|n| (bits >> (60 - 4 * n) & 15) as u8);
+    let [high, low, span] =
+        TRACE_IDS.with_borrow_mut(|ids| [(); 3].map(|()| ids.next_u64().max(1)));
     // None of the three is 0, so neither id is.
-    let random = || rand::random_range(1..=u64::MAX);
-    write(16, nibbles(random()));
-    write(32, nibbles(random()));
-    write(49, nibbles(random()));
+    write(16, nibbles(high));
+    write(32, nibbles(low));
+    write(49, nibbles(span));
     line
 }
 
