@@ -8,7 +8,8 @@
 //! write; of its CPU time 85 % is the kernel's.
 //!
 //! The life of a connection (`connection.rs`): it *reads* until it has a head, and a small body if the backend wants that whole; offers
-//! it to [`Backend::answer_now`]; if that declines, to [`Backend::take`], and waits for the ticket's answer (*deferred*);
+//! it to [`Backend::answer_now`]; if that declines, to [`Backend::take`], and waits for the ticket's answer (*deferred*),
+//! which is written straight to a TCP socket when the connection has nothing else to do;
 //! if that declines too, holds an *exchange* with [`Backend::call`], feeding it the body and writing its answer; *discards* what was not wanted of the body; and reads on. In the end it *closes* its half and
 //! *lingers* until the client has closed the other, so that the last answer is not lost to a reset.
 //!
@@ -51,6 +52,7 @@ mod scratch;
 mod seats;
 mod service;
 mod target;
+mod tcp;
 mod trace;
 mod upgrade;
 
@@ -78,6 +80,7 @@ pub use refusal::Refusal;
 pub use request::whole_request;
 pub use seats::TICK_MS;
 pub use service::{ServiceBackend, ServiceFuture};
+pub use tcp::Tcp;
 pub use trace::TraceId;
 pub use upgrade::{Stream, Upgraded, UpgradedTurn};
 
@@ -218,6 +221,7 @@ impl<B: Backend> Front<B> {
             desk: Desk::new(
                 Seats::new(limits.connections_max + limits.refusals_max),
                 sign_of(&backend),
+                limits.idle_timeout_ms,
             ),
             backend,
             limits,
