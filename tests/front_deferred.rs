@@ -336,6 +336,19 @@ fn a_connection_is_idle_from_its_answer_on() {
 }
 
 #[test]
+fn draining_closes_a_connection_that_has_had_its_answer() {
+    let mut taking = Taking::start();
+    let mut client = taking.connect();
+    client.send(&get("/later/only"));
+    let ticket = taking.ticket("/later/only");
+    ticket.answer(|answer| answer.status(200).body(b"only"));
+    assert_eq!(client.reply().text(), "only");
+    taking.front.enter(trove::front::Phase::Draining);
+    client.expect_end();
+    taking.drain();
+}
+
+#[test]
 fn a_client_that_goes_after_its_answer_takes_nothing_from_who_has_its_place() {
     let taking = Taking::start();
     for round in 0..100 {

@@ -50,7 +50,7 @@ impl Shim {
         let head = offer.head();
         let Some(route) = route(head) else { return };
         let group = self.upstreams.live();
-        // Where there is nothing to choose, nobody asks whose poll it is: 3 % of what a poll costs here.
+        // Where there is nothing to choose, nobody asks whose poll it is: 2 to 3 % of what a poll costs here.
         let key = if group.has_choice() {
             self.key_of(head, route)
         } else {
