@@ -315,6 +315,103 @@ fn tickets_of_many_clients_answered_in_any_order_reach_their_own() {
 }
 
 #[test]
+fn a_connection_is_idle_from_its_answer_on() {
+    let taking = Taking::with(|limits| {
+        limits.idle_timeout_ms = 300;
+        limits.answer_timeout_ms = 60_000;
+    });
+    let mut client = taking.connect();
+    for round in 0..3 {
+        let path = format!("/later/idle{round}");
+        client.send(&get(&path));
+        let ticket = taking.ticket(&path);
+        ticket.answer(|answer| answer.status(200).body(b"here"));
+        assert_eq!(client.reply().text(), "here");
+    }
+    client.expect_end();
+    until("the connection has gone", || {
+        taking.front.connections() == 0
+    });
+    assert_eq!(taking.front.counters().timeouts.load(SeqCst), 0);
+}
+
+#[test]
+fn draining_closes_a_connection_that_has_had_its_answer() {
+    let mut taking = Taking::start();
+    let mut client = taking.connect();
+    client.send(&get("/later/only"));
+    let ticket = taking.ticket("/later/only");
+    ticket.answer(|answer| answer.status(200).body(b"only"));
+    assert_eq!(client.reply().text(), "only");
+    taking.front.enter(trove::front::Phase::Draining);
+    client.expect_end();
+    taking.drain();
+}
+
+#[test]
+fn a_client_that_goes_after_its_answer_takes_nothing_from_who_has_its_place() {
+    let taking = Taking::start();
+    for round in 0..100 {
+        let (first, second) = (format!("/later/a{round}"), format!("/later/b{round}"));
+        let mut going = taking.connect();
+        let mut staying = taking.connect();
+        going.send(&get(&first));
+        let ticket = taking.ticket(&first);
+        ticket.answer(|answer| answer.status(200).body(b"first"));
+        assert_eq!(going.reply().text(), "first");
+        // Its place is free, and the next that waits has it.
+        staying.send(&get(&second));
+        let ticket = taking.ticket(&second);
+        if round % 2 == 0 {
+            reset(going);
+        } else {
+            drop(going);
+        }
+        until("one is left", || taking.front.connections() == 1);
+        assert!(ticket.is_waiting());
+        assert!(!taking.gone(taking.note(&second)));
+        ticket.answer(|answer| answer.status(200).body(b"second"));
+        assert_eq!(staying.reply().text(), "second");
+        drop(staying);
+        until("nobody is left", || taking.front.connections() == 0);
+    }
+}
+
+#[test]
+fn an_answer_larger_than_the_socket_takes_arrives_whole() {
+    let taking = Taking::start();
+    let large: Vec<u8> = (0..8_000_000_u32).map(|n| b'a' + (n % 23) as u8).collect();
+    let mut client = taking.connect();
+    for round in 0..2 {
+        let path = format!("/later/large{round}");
+        client.send(&get(&path));
+        let ticket = taking.ticket(&path);
+        ticket.answer(|answer| answer.status(200).body(&large));
+        assert!(client.reply().text().as_bytes() == large);
+        client.send(&get("/now"));
+        assert_eq!(client.reply().text(), "now");
+    }
+}
+
+#[test]
+fn what_is_pipelined_behind_a_request_that_waits_is_answered_after_it() {
+    let taking = Taking::start();
+    let mut client = taking.connect();
+    for round in 0..100 {
+        let (first, second) = (format!("/later/c{round}"), format!("/later/d{round}"));
+        client.send(&get(&first));
+        let ticket = taking.ticket(&first);
+        // Nobody knows which comes first.
+        client.send(&get(&second));
+        ticket.answer(|answer| answer.status(200).body(b"first"));
+        let ticket = taking.ticket(&second);
+        ticket.answer(|answer| answer.status(200).body(b"second"));
+        assert_eq!(client.reply().text(), "first");
+        assert_eq!(client.reply().text(), "second");
+    }
+}
+
+#[test]
 fn a_connection_becomes_another_protocols_only_where_the_backend_wants_it() {
     let taking = Taking::start();
     let ask = |fields: &str| format!("GET /up HTTP/1.1\r\nhost: x\r\n{fields}\r\n").into_bytes();

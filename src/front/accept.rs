@@ -116,13 +116,8 @@ impl<B: Backend> Front<B> {
     }
 
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
-        match Connection::admit(self, stream, peer) {
-            Ok(connection) => drop(tokio::spawn(connection)),
-            Err(stream) => {
-                if let Some(connection) = Connection::turn_away(self, stream, peer) {
-                    tokio::spawn(connection);
-                }
-            }
+        if let Some(connection) = Connection::of_tcp(self, stream, peer) {
+            tokio::spawn(connection);
         }
     }
 

@@ -3,7 +3,8 @@
 use memchr::memchr;
 
 use super::answer::{Answer, is_framing};
-use super::head::is_writable_field;
+use super::chunk::is_token;
+use super::head::is_writable_value;
 use super::refusal::Refusal;
 
 /// An [`Answer`] that was written without HTTP's framing: its fields, then its body.
@@ -51,9 +52,11 @@ impl<'a> FieldLines<'a> {
         let mut rest = lines;
         while let Some(end) = memchr(b'\n', rest) {
             let line = rest[..end].strip_suffix(b"\r")?;
-            let colon = memchr(b':', line)?;
+            // The first byte that no name has must be the colon.
+            let colon = line.iter().position(|byte| !is_token(*byte))?;
             let name = &line[..colon];
-            if !is_writable_field(name, &line[colon + 1..]) || is_framing(name) {
+            let is_good = colon > 0 && line[colon] == b':' && is_writable_value(&line[colon + 1..]);
+            if !is_good || is_framing(name) {
                 return None;
             }
             rest = &rest[end + 1..];

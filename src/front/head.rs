@@ -416,10 +416,16 @@ fn refuse(error: httparse::Error, input: &[u8]) -> Refusal {
 /// Whether a field's name and value can be written to the wire without changing what the message means.
 pub(super) fn is_writable_field(name: impl AsRef<[u8]>, value: &[u8]) -> bool {
     let name = name.as_ref();
+    is_writable_value(value)
+        && !name.is_empty()
+        && name.iter().fold(true, |all, byte| all & is_token(*byte))
+}
+
+/// The same for the value alone.
+pub(super) fn is_writable_value(value: &[u8]) -> bool {
     // No early way out: the compiler makes vector code of the second line, which an `all` would not be.
     let good = |byte: u8| (byte >= b' ' && byte != 0x7f) || byte == b'\t';
-    let value = value.iter().fold(true, |all, byte| all & good(*byte));
-    value && !name.is_empty() && name.iter().fold(true, |all, byte| all & is_token(*byte))
+    value.iter().fold(true, |all, byte| all & good(*byte))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! tick: 20,000 connections are 80 KB, read in about 5 µs ten times a second.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::Waker;
 
 /// Granularity of all timers of the front, in milliseconds.
@@ -20,6 +20,8 @@ const FIRED: u32 = u32::MAX;
 pub(super) struct Seats {
     deadlines: Box<[AtomicU32]>,
     wakers: Box<[Mutex<Option<Waker>>]>,
+    /// The answer that the connection waits for has been written without it.
+    written: Box<[AtomicBool]>,
     free: Mutex<Vec<u32>>,
     /// Seats ever taken: the sweep ends there.
     high: AtomicU32,
@@ -33,6 +35,7 @@ impl Seats {
         Seats {
             deadlines: (0..count).map(|_| AtomicU32::new(NONE)).collect(),
             wakers: (0..count).map(|_| Mutex::new(None)).collect(),
+            written: (0..count).map(|_| AtomicBool::new(false)).collect(),
             free: Mutex::new(Vec::new()),
             high: AtomicU32::new(0),
             open: AtomicU32::new(0),
@@ -64,6 +67,7 @@ impl Seats {
 
     pub(super) fn give_back(&self, seat: u32) {
         self.deadlines[seat as usize].store(NONE, Relaxed);
+        self.written[seat as usize].store(false, Relaxed);
         let waker = lock(&self.wakers[seat as usize]).take();
         drop(waker);
         let mut free = lock(&self.free);
@@ -91,6 +95,21 @@ impl Seats {
 
     pub(super) fn disarm(&self, seat: u32) {
         self.deadlines[seat as usize].store(NONE, Relaxed);
+    }
+
+    /// Notes that the connection's answer has been written.
+    pub(super) fn set_written(&self, seat: u32) {
+        self.written[seat as usize].store(true, Relaxed);
+    }
+
+    /// Whether it has been; clears it.
+    pub(super) fn take_written(&self, seat: u32) -> bool {
+        let written = &self.written[seat as usize];
+        let was = written.load(Relaxed);
+        if was {
+            written.store(false, Relaxed);
+        }
+        was
     }
 
     /// Whether the deadline has passed; clears it.

@@ -53,6 +53,8 @@ pub struct Delivery<'a> {
     pub elsewhere: Duration,
     /// When the answer had been read from the link.
     pub read: Instant,
+    /// The time, as of a few answers ago at most: a look at the clock for each would show nearly the same.
+    pub now: Instant,
     /// How long its client took to send the request after its first byte.
     pub sending: Duration,
     /// The trace that the request belongs to.

@@ -19,6 +19,9 @@ use crate::front::FieldLines;
 /// Reads of a link before the rest of the event loop has its turn.
 const READS_PER_TURN: u32 = 4;
 
+/// Answers that are written before the clock is looked at again: some 10 µs.
+const ANSWERS_PER_CLOCK_READ: usize = 16;
+
 /// How a link ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkEnd {
@@ -62,6 +65,10 @@ pub struct LinkDriver<S> {
     stuck_looks: u32,
     /// What came with the server's hello has not been looked at.
     fresh: bool,
+    /// Answers were delivered in this turn.
+    delivered: bool,
+    /// What waits to be written was held back at the last turn.
+    held_back: bool,
     /// Of the turn's answers; empty between turns.
     batch: Vec<Pending>,
 }
@@ -104,6 +111,8 @@ impl<S> LinkDriver<S> {
             silent_looks: 0,
             stuck_looks: 0,
             fresh: true,
+            delivered: false,
+            held_back: false,
             batch: Vec::new(),
         }
     }
@@ -157,6 +166,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
             let has_left = matches!(end, LinkEnd::Closed) && self.shared.lock().has_left();
             return Poll::Ready(if has_left { LinkEnd::Left } else { end });
         }
+        if self.holds_back() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let Poll::Ready(Err(error)) = self.write(cx) {
             return Poll::Ready(LinkEnd::Io(error));
         }
@@ -191,6 +204,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 self.owner.returned(request);
             }
         }
+    }
+
+    /// Whether what waits to be written shall wait for one more turn, because answers were just delivered: the connections
+    /// that have something to say say it first, and it travels along. Not twice in a row.
+    fn holds_back(&mut self) -> bool {
+        let delivered = std::mem::take(&mut self.delivered);
+        self.held_back = delivered && !self.held_back && self.output.is_empty();
+        self.held_back
     }
 
     /// Reads until there is no more, or the others shall have their turn: a read that did not fill the buffer was the last,
@@ -240,8 +261,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
     fn take_frames(&mut self) -> Result<(), FrameError> {
         let result = self.match_frames();
         let read = Instant::now();
+        let mut now = read;
         let input = self.input.all();
-        for pending in self.batch.drain(..) {
+        self.delivered |= !self.batch.is_empty();
+        for (nth, pending) in self.batch.drain(..).enumerate() {
+            if nth % ANSWERS_PER_CLOCK_READ == ANSWERS_PER_CLOCK_READ - 1 {
+                now = Instant::now();
+            }
             let Pending {
                 matched,
                 status,
@@ -266,6 +292,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkDriver<S> {
                 sent: matched.sent,
                 elsewhere: Duration::from_micros(matched.course.elsewhere_us.into()),
                 read,
+                now,
                 sending: Duration::from_micros(matched.course.sending_us.into()),
                 trace: matched.course.trace,
             };

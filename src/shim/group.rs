@@ -151,6 +151,13 @@ impl Group {
         key: Option<PlayerKey>,
         avoid: Option<usize>,
     ) -> Option<usize> {
+        // What a choice costs is seen in a poll's price, and of one there is none to make. Whether a link takes the request
+        // is seen when it is sent.
+        if let [only] = &self.instances[..]
+            && only.recovering_since_ms.load(Relaxed) == 0
+        {
+            return only.links.are_spoken().then_some(0);
+        }
         let first = self.choose(key, avoid, |_| true)?;
         let links = &self.instances[first].links;
         if links.is_open() {
@@ -163,6 +170,11 @@ impl Group {
             None
         };
         second.filter(|index| self.instances[*index].links.is_open())
+    }
+
+    /// Whether a request could go to one instance or another.
+    pub(super) fn has_choice(&self) -> bool {
+        self.instances.len() > 1
     }
 
     /// Whether any of its instances speaks links.

@@ -3,6 +3,9 @@
 use crate::config::Network;
 use crate::front::Head;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -108,22 +111,33 @@ fn is_trace(name: &str) -> bool {
     name.eq_ignore_ascii_case(TRACEPARENT.as_str())
 }
 
+thread_local! {
+    /// Makes the ids of traces, which shall be unlike each other and need not be secret: the thread's usual generator costs
+    /// several times as much.
+    static TRACE_IDS: RefCell<Pcg64Mcg> = RefCell::new(Pcg64Mcg::seed_from_u64(rand::random()));
+}
+
 fn trace_line() -> [u8; TRACE_LINE_BYTES] {
     let mut line = *b"traceparent: 00-00000000000000000000000000000000-0000000000000000-00\r\n";
-    let mut write = |from: usize, digits: [u8; 16]| {
-        for (place, digit) in line[from..].iter_mut().zip(digits) {
-            *place = b"0123456789abcdef"[usize::from(digit)];
-        }
-    };
-    #[allow(clippy::cast_possible_truncation)] // Four bits.
-    let nibbles =
-        |bits: u64| std::array::from_fn::<u8, 16, _>(|n| (bits >> (60 - 4 * n) & 15) as u8);
     // None of the three is 0, so neither id is.
-    let random = || rand::random_range(1..=u64::MAX);
-    write(16, nibbles(random()));
-    write(32, nibbles(random()));
-    write(49, nibbles(random()));
+    let [high, low, span] =
+        TRACE_IDS.with_borrow_mut(|ids| [(); 3].map(|()| ids.next_u64().max(1)));
+    for (from, number) in [(16, high), (32, low), (49, span)] {
+        line[from..from + 8].copy_from_slice(&hex(number >> 32));
+        line[from + 8..from + 16].copy_from_slice(&hex(number & 0xffff_ffff));
+    }
     line
+}
+
+/// The eight digits of a number of 32 bits, all at once: one byte of a word for each.
+fn hex(number: u64) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let spread = (number << 16 | number) & 0x0000_ffff_0000_ffff;
+    let spread = (spread << 8 | spread) & 0x00ff_00ff_00ff_00ff;
+    let digits = (spread << 4 | spread) & (ONES * 0x0f);
+    // 1 in each byte that is 10 or more.
+    let letters = ((digits + ONES * 6) >> 4) & ONES;
+    (digits + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
 /// Whether an address is among networks.
@@ -211,6 +225,13 @@ mod tests {
             assert!(is_traceparent(value), "{}", value.escape_ascii());
         }
         assert!((1..lines.len()).all(|n| !lines[n..].contains(&lines[n - 1])));
+    }
+
+    #[test]
+    fn a_number_has_the_digits_that_the_standard_library_gives_it() {
+        for number in [0, 1, 0x9abc_def0, 0x0123_4567, 0xffff_ffff, 0xa000_0009] {
+            assert_eq!(hex(number), *format!("{number:08x}").as_bytes());
+        }
     }
 
     #[test]
