@@ -108,15 +108,21 @@ fn came_up(child: &mut Child, port: u16) -> bool {
 fn process_at(port: u16) -> std::io::Result<Option<u32>> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"INFO server\r\nQUIT\r\n")?;
-    let mut text = Vec::new();
-    // Ended by QUIT, or cut off.
-    let _ = stream.read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text);
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("process_id:"));
-    Ok(line.and_then(|pid| pid.trim().parse().ok()))
+    stream.write_all(b"INFO server\r\n")?;
+    // A Sentinel keeps the connection open whatever it is told, so what has come is looked at each time.
+    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = stream.read(&mut piece)?;
+        text.extend_from_slice(&piece[..read]);
+        let so_far = String::from_utf8_lossy(&text);
+        let pid = so_far.split_once("process_id:").map(|(_, rest)| rest);
+        if let Some((pid, _)) = pid.and_then(|rest| rest.split_once('\r')) {
+            return Ok(pid.parse().ok());
+        }
+        if read == 0 || text.starts_with(b"-") {
+            return Ok(None);
+        }
+    }
 }
 
 #[allow(
