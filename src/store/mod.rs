@@ -181,7 +181,8 @@ impl HuntAudit {
     }
 }
 
-/// What a store tells those who watch it, in the order in which it became true.
+/// What a store tells those who watch it, in the order in which it became true; what different primaries of a Redis Cluster
+/// hold is told in no order among them.
 #[derive(Debug, Clone)]
 pub enum FeedEvent {
     /// A wallet changed.

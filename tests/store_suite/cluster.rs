@@ -94,6 +94,8 @@ impl OnCluster {
 }
 
 impl Fixture for OnCluster {
+    const HAS_ONE_FEED: bool = false;
+
     async fn fresh(limits: Limits) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cluster = tokio::task::spawn_blocking(cluster).await.unwrap();

@@ -31,6 +31,8 @@ pub(crate) trait Fixture: Sized + Send + Sync + 'static {
     fn restart(&mut self, away_ms: u64) -> impl Future<Output = bool> + Send;
     /// Whether the text stands anywhere in what is stored and live.
     fn holds_text(&mut self, text: &str) -> impl Future<Output = bool> + Send;
+    /// Whether all that becomes true is told in one order.
+    const HAS_ONE_FEED: bool = true;
     /// Rows or keys that are stored.
     fn rows(&mut self) -> impl Future<Output = u64> + Send;
 }
