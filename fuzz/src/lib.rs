@@ -16,6 +16,7 @@ pub mod front {
     mod request;
     mod seats;
     mod target;
+    mod trace;
 
     pub use answer::is_framing;
     pub use apart::FieldLines;
