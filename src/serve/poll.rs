@@ -298,7 +298,10 @@ async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
     };
     let Some(receiver) = held else {
         // The store has failed over, and the wallet is not in memory anew yet: that is no news, so the poll stays held.
-        tokio::time::sleep_until(deadline.min(Instant::now() + STALE_PAUSE).into()).await;
+        let began = Instant::now();
+        tokio::time::sleep_until(deadline.min(began + STALE_PAUSE).into()).await;
+        // Its client wished to wait, so this counts against nobody either.
+        let _ = WAITS.try_with(|waits| waits.held.set(waits.held.get() + began.elapsed()));
         return Instant::now() < deadline && !app.is_draining();
     };
     let mut held = Held {
