@@ -57,6 +57,7 @@ pub(super) fn compare_within(
     let mut judge = Judge {
         window_ms: millis(case.window_scaled()),
         outages: outages(faults, &segments),
+        may_roll_back: segments.len() > 1 || faults.iter().any(|fault| may_roll_back(fault.what)),
         resumed_at: segments
             .iter()
             .skip(1)
@@ -166,9 +167,23 @@ fn outages(faults: &[FaultMark], segments: &[Segment]) -> Vec<(u64, u64)> {
     of_faults.chain(interruptions).collect()
 }
 
+/// Whether Redis may lose what it acknowledged: an instance that dies takes nothing of it along.
+fn may_roll_back(what: FaultKind) -> bool {
+    matches!(
+        what,
+        FaultKind::KillRedis
+            | FaultKind::StopRedis
+            | FaultKind::FailoverRedis
+            | FaultKind::CutRedis
+            | FaultKind::FillDisk
+    )
+}
+
 struct Judge {
     window_ms: u64,
     outages: Vec<(u64, u64)>,
+    /// Whether the run did something to Redis by which it may lose what it acknowledged.
+    may_roll_back: bool,
     resumed_at: Vec<u64>,
     cuts: Vec<Cut>,
     end: End,
@@ -296,7 +311,7 @@ impl Judge {
         }
         if let Some(credit) = fate.credit
             && credit.came_back
-            && !self.was_out_of_reach(&credit)
+            && !(self.may_roll_back && self.was_out_of_reach(&credit))
         {
             let text = "came back after a failover of the store that the run did not cause";
             wrong.push(("ledger", text.to_owned()));

@@ -346,6 +346,11 @@ fn a_credit_that_came_back_after_its_window_is_judged_by_when_it_was_first_credi
         kinds(&findings).join(" ")
     };
     assert_eq!(findings(found_at(1) + 5, std::slice::from_ref(&killed)), "");
+    let instance = FaultMark {
+        what: FaultKind::KillInstance,
+        ..killed.clone()
+    };
+    assert_eq!(findings(found_at(1) + 5, &[instance]), "ledger");
     assert_eq!(findings(at, &[killed]), "outside_window");
     assert_eq!(findings(found_at(1) + 5, &[]), "ledger");
 }
