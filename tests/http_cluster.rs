@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trove_streams::slot::slot;
+use trove_streams::{PARTITIONS_DEFAULT, Partitions};
 
 const PLAYERS: usize = 24;
 
@@ -213,6 +214,85 @@ fn primaries_killed_under_load_lose_and_double_nothing_that_was_acknowledged() {
         }
     }
     sites[1].verifies();
+}
+
+#[test]
+fn one_primary_that_is_silent_makes_only_the_wallets_that_it_holds_stale() {
+    let cluster = Cluster::start(false, 60_000);
+    let site = site(&cluster.url(), "one", &[]);
+    site.open_h();
+    let partitions = Partitions::new(PARTITIONS_DEFAULT).unwrap();
+    let holder = |name: &str| {
+        let tag = partitions.tag(partitions.of_name(name.as_bytes()));
+        cluster.primary_of(slot(tag.as_bytes()))
+    };
+    let mut players: Vec<(usize, Player)> = (0..PLAYERS)
+        .map(|n| {
+            let name = format!("p{n}");
+            let at = holder(&name);
+            let mut player = site.player(&name);
+            player.finds("r", "first");
+            wait("the first find to be credited", || {
+                player.poll()["balance"] == 3
+            });
+            (at, player)
+        })
+        .collect();
+    for victim in 0..PRIMARIES {
+        let is_stale = |answer: &serde_json::Value| answer.get("stale").is_some();
+        assert!(players.iter().any(|(at, _)| *at == victim), "{victim}");
+        let newcomer = (0..)
+            .map(|n| format!("new{victim}-{n}"))
+            .find(|name| holder(name) != victim)
+            .unwrap();
+        cluster.nodes[victim].pause();
+        // First the tail is silent, and the store is asked in vain; then the link counts as down.
+        for is_noticed in [false, true] {
+            wait("its players to be told that they see something old", || {
+                let of_victim = players.iter_mut().filter(|(at, _)| *at == victim);
+                let stale = of_victim.map(|(_, player)| is_stale(&player.poll()));
+                stale.filter(|stale| !stale).count() == 0
+            });
+            wait("the silence to be noticed", || {
+                let health = site.client().send(Ask::get("/health")).json();
+                !is_noticed || health["store"] == "down"
+            });
+            for _ in 0..20 {
+                for (_, player) in players.iter_mut().filter(|(at, _)| *at != victim) {
+                    let answer = player.send(player.poll_ask());
+                    let timing = answer.field("server-timing").unwrap().to_owned();
+                    let answer = answer.is(200);
+                    assert!(!is_stale(&answer), "{victim} is silent: {answer}");
+                    assert!(!timing.contains("store"), "the store was asked: {timing}");
+                }
+            }
+        }
+        // Those that others hold go on playing, also one who was never here.
+        let balance = 3 * (victim as u64 + 2);
+        for (at, player) in &mut players {
+            let answer = player.poll();
+            assert_eq!(is_stale(&answer), *at == victim, "{answer}");
+            if *at != victim {
+                player.finds("r", &format!("while-{victim}-is-silent"));
+                wait("it to be credited", || player.poll()["balance"] == balance);
+            }
+        }
+        assert!(!is_stale(&site.player(&newcomer).poll()));
+        cluster.nodes[victim].go_on();
+        wait("nobody to be told that what they see is old", || {
+            let stale = players
+                .iter_mut()
+                .map(|(_, player)| is_stale(&player.poll()));
+            stale.filter(|stale| *stale).count() == 0
+        });
+        for (at, player) in &mut players {
+            if *at == victim {
+                player.finds("r", "afterwards");
+                wait("it to be credited", || player.poll()["balance"] == balance);
+            }
+        }
+    }
+    site.verifies();
 }
 
 #[test]

@@ -232,17 +232,19 @@ impl App {
         self.hot().mirror.wake_all();
     }
 
-    /// Whether what is in memory may be behind the store, because its feed is silent.
-    pub fn is_behind(&self) -> bool {
-        self.store
-            .feed_silent_ms()
-            .is_some_and(|silent_ms| silent_ms > FEED_SILENT_MS_MAX)
+    /// Whether what is in memory of a player may be behind the store, because the feed that tells of the player is silent.
+    #[inline]
+    pub fn is_behind(&self, player: PlayerId) -> bool {
+        let is_long = |silent_ms: Option<u64>| silent_ms.is_some_and(|ms| ms > FEED_SILENT_MS_MAX);
+        // All are heard, but for rare moments: then nothing is asked about the player.
+        is_long(self.store.feed_silent_ms()) && is_long(self.store.feed_silent_ms_for(player))
     }
 
-    /// Whether answers may be out of date: only while the store is out of reach, or has just failed over and may get back
-    /// what it lost.
-    pub fn is_stale(&self) -> bool {
-        self.store.is_down() || self.is_recovering()
+    /// Whether answers to a player may be out of date: only while the player's part of the store is out of reach, or the store
+    /// has just failed over and may get back what it lost.
+    #[inline]
+    pub fn is_stale(&self, player: PlayerId) -> bool {
+        self.is_recovering() || self.store.is_down() && self.store.is_down_for(player)
     }
 
     /// Whether the store has failed over and the wallets in memory are still those from before.

@@ -92,8 +92,8 @@ pub fn now(app: &App, head: &Head<'_>, answer: &mut Answer<'_>) -> bool {
     };
     if wallet.pending_finds > 0
         || since.or(matched).is_some_and(missed)
-        || app.is_stale()
-        || app.is_behind()
+        || app.is_stale(key.player)
+        || app.is_behind(key.player)
     {
         return false;
     }
@@ -291,7 +291,7 @@ async fn held(app: &Arc<App>, key: Key, seq: u64, deadline: Instant) -> bool {
             return true;
         }
         let held = hot.mirror.hold(key);
-        if held.is_none() && (hot.mirror.get(key).is_some() || !app.is_stale()) {
+        if held.is_none() && (hot.mirror.get(key).is_some() || !app.is_stale(key.player)) {
             return false;
         }
         held
@@ -383,7 +383,7 @@ async fn answer(
         seq: wallet.seq,
     };
     let mut shown = Shown {
-        stale: app.is_stale() || unsure,
+        stale: app.is_stale(key.player) || unsure,
         ..Shown::default()
     };
     let latest = settings.poll.recent_max;

@@ -71,7 +71,7 @@ impl App {
     ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         let known = self.hot().mirror.get(key);
-        let Some(known) = known.filter(|_| self.is_behind()) else {
+        let Some(known) = known.filter(|_| self.is_behind(key.player)) else {
             return self.wallet(live, key).await;
         };
         let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);

@@ -283,6 +283,12 @@ pub trait Store: Send + Sync + 'static {
         matches!(self.health(), Health::Down(_))
     }
 
+    /// Whether it is [down](Store::is_down) as far as one player is concerned: of a store on several servers the player's may
+    /// be there while others are away.
+    fn is_down_for(&self, _player: PlayerId) -> bool {
+        self.is_down()
+    }
+
     /// Whether the store has just failed over and may get back what it lost: balances may be too low.
     fn is_recovering(&self) -> bool {
         false
@@ -338,6 +344,12 @@ pub trait Store: Send + Sync + 'static {
     /// store answers, what is in memory may be behind it.
     fn feed_silent_ms(&self) -> Option<u64> {
         None
+    }
+
+    /// The same of what the feed tells of one player: of a store on several servers those of others may be silent while the
+    /// player's is not.
+    fn feed_silent_ms_for(&self, _player: PlayerId) -> Option<u64> {
+        self.feed_silent_ms()
     }
 
     /// What the server behind the store says of itself, from memory, if the store has one.

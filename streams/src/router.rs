@@ -122,6 +122,11 @@ impl Router {
         }
     }
 
+    /// Whether the server that holds `key` has a link that is up; outside of a cluster, whether it is up.
+    pub fn is_up_for(&self, key: &str) -> bool {
+        self.server_of(key).is_some_and(|server| server.is_up())
+    }
+
     /// Its state, to be watched.
     pub fn states(&self) -> watch::Receiver<State> {
         match &self.0 {

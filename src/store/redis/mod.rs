@@ -10,6 +10,7 @@
 //!   before it is answered.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
+//! - [`turns`]: how many wallets are read at a time, so that one primary that is away holds up nobody else's.
 //! - [`replay`]: what a failover took is brought back.
 //! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
 //!
@@ -33,10 +34,12 @@ mod scripts;
 mod shared;
 mod state;
 mod tail;
+mod turns;
 mod wallets;
 
 pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
 pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
+pub use turns::RELOADS_AT_ONCE_MAX;
 
 use super::{
     Adjusted, Credited, Erased, Erasure, ExportRow, FeedEvent, Health, HuntAudit, Opening, Put,
@@ -63,14 +66,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use trove_streams::keys::Keys;
 use trove_streams::{Config, DownReason, Partitions, Prepare, Router, State, StoreUrl, TcpDial};
+use turns::Turns;
 
 /// Batches of events on their way to the mirror; reading the feed pauses when there are more.
 pub const FEED_BATCHES_MAX: usize = 256;
 /// The most exports and audits at a time.
 pub const LONG_READS_MAX: usize = 4;
-/// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
-/// primary must not be flooded with them.
-pub const RELOADS_AT_ONCE_MAX: usize = 64;
 /// Links that one instance holds to a server: for commands and for reads of the feed. One more is for fences, if there are any.
 pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
@@ -85,7 +86,7 @@ pub struct RedisStore {
     url: String,
     feed_taken: Mutex<bool>,
     long_reads: Arc<Semaphore>,
-    reloads: Arc<Semaphore>,
+    reloads: Turns,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -205,13 +206,14 @@ impl RedisStore {
             fences: fences.map(Arc::new),
             clock_gate: Arc::default(),
         };
+        let partitions = core.shared.options.partitions;
         Ok(Self {
+            reloads: Turns::new(partitions, core.commands.is_cluster()),
             core,
             reads,
             url: url.to_owned(),
             feed_taken: Mutex::new(false),
             long_reads: Arc::new(Semaphore::new(LONG_READS_MAX)),
-            reloads: Arc::new(Semaphore::new(RELOADS_AT_ONCE_MAX)),
             runtime: Handle::current(),
             tasks: Mutex::default(),
         })
@@ -314,10 +316,22 @@ impl RedisStore {
     #[must_use]
     pub fn feed_silent_ms(&self) -> Option<u64> {
         let shared = &self.core.shared;
-        match shared.tail_heard_ms.load(Ordering::Relaxed) {
-            0 => None,
-            heard_ms => Some(shared.elapsed_ms().saturating_sub(heard_ms)),
-        }
+        shared.silent_ms(&shared.tail_heard_ms)
+    }
+
+    /// The same of what the feed tells of one player.
+    #[must_use]
+    pub fn feed_silent_ms_for(&self, player: PlayerId) -> Option<u64> {
+        let shared = &self.core.shared;
+        let partition = usize::from(shared.partition_of(player).index());
+        shared.silent_ms(&shared.feeds_heard_ms[partition])
+    }
+
+    /// Whether a new epoch of a cluster is not told yet, so that what is in memory may be of a history that was cut.
+    fn is_untold(&self) -> bool {
+        let shared = &self.core.shared;
+        let told = shared.told_epoch.load(Ordering::Acquire);
+        told != 0 && told != shared.epoch()
     }
 
     /// What replay did since this process began.
@@ -437,6 +451,10 @@ impl Store for RedisStore {
         Self::feed_silent_ms(self)
     }
 
+    fn feed_silent_ms_for(&self, player: PlayerId) -> Option<u64> {
+        Self::feed_silent_ms_for(self, player)
+    }
+
     fn is_recovering(&self) -> bool {
         self.core.shared.replay.is_recovering()
     }
@@ -449,24 +467,34 @@ impl Store for RedisStore {
         self.core.shared.is_disowned() || !self.core.commands.is_up()
     }
 
+    fn is_down_for(&self, player: PlayerId) -> bool {
+        let (shared, commands) = (&self.core.shared, &self.core.commands);
+        if shared.is_disowned() || !commands.is_cluster() || self.is_untold() {
+            return self.is_down();
+        }
+        !commands.is_up_for(&shared.keys.player(player.0).state())
+    }
+
     fn health(&self) -> Health {
         self.core.shared.health(&self.core.commands.state())
     }
 
     fn open_players(&self, players: Vec<Opening>) -> Reply<Vec<Result<PlayerId, Erased>>> {
         let core = self.core.clone();
-        let reloads = self.reloads.clone();
+        let partitions = core.shared.keys.partitions();
+        let of = |player: &Opening| partitions.of_name(player.name.as_str().as_bytes());
+        let turns = self.reloads.of_all(players.iter().map(of));
         self.start(async move {
-            let _turn = reloads.acquire().await;
+            let _turn = turns.acquire().await;
             core.open_players(&players).await
         })
     }
 
     fn wallet(&self, hunt: &HuntId, player: PlayerId) -> Reply<Wallet> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
-        let reloads = self.reloads.clone();
+        let turns = self.reloads.of(core.shared.partition_of(player));
         Box::pin(async move {
-            let _turn = reloads.acquire().await;
+            let _turn = turns.acquire().await;
             core.wallet(&hunt, player).await
         })
     }

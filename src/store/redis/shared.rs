@@ -97,8 +97,11 @@ pub(super) struct Shared {
     disowned: Mutex<Option<String>>,
     /// Whether there is such a reason.
     is_disowned: AtomicBool,
-    /// When the feed's tail last heard from the server, by `started`; 0 before it began.
+    /// When the feed's tail last heard from the server, by `started`; 0 before it began. Of a cluster, from the primary that
+    /// has been silent for longest.
     pub(super) tail_heard_ms: AtomicU64,
+    /// The same of each partition's feed.
+    pub(super) feeds_heard_ms: Box<[AtomicU64]>,
     /// What this instance executed lately.
     pub(super) replay: Replay,
 }
@@ -158,6 +161,7 @@ impl Shared {
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),
+            feeds_heard_ms: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
             replay,
         }
     }
@@ -235,6 +239,14 @@ impl Shared {
 
     pub(super) fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// For how long it is since then, in milliseconds; `None` before it was.
+    pub(super) fn silent_ms(&self, heard_ms: &AtomicU64) -> Option<u64> {
+        match heard_ms.load(Ordering::Relaxed) {
+            0 => None,
+            heard_ms => Some(self.elapsed_ms().saturating_sub(heard_ms)),
+        }
     }
 
     /// The server answered.

@@ -95,11 +95,11 @@ impl Feeds {
         Some(Sent::over(link, endpoint, history.clone()))
     }
 
-    /// For how long the feed that has been silent for longest has been so, after a read.
-    fn silent_ms(&self) -> u64 {
+    /// For how long a feed has been silent, after a read.
+    fn silent_ms(&self, feed: usize) -> u64 {
         match self {
             Self::One(..) => 0,
-            Self::Many(tail) => tail.silent_for().map_or(u64::MAX, |silent| {
+            Self::Many(tail) => tail.silent_for(feed).map_or(u64::MAX, |silent| {
                 u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)
             }),
         }
@@ -190,6 +190,9 @@ impl Follower {
         // It is silent from now on, until it is heard.
         let now_ms = shared.elapsed_ms().max(1);
         shared.tail_heard_ms.store(now_ms, Ordering::Relaxed);
+        for heard_ms in &shared.feeds_heard_ms {
+            heard_ms.store(now_ms, Ordering::Relaxed);
+        }
         shared.told_epoch.store(epoch, Ordering::Release);
         Ok(Self {
             core,
@@ -211,9 +214,8 @@ impl Follower {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
+            self.note_heard();
             let shared = &self.core.shared;
-            let heard_ms = shared.elapsed_ms().saturating_sub(self.tail.silent_ms());
-            shared.tail_heard_ms.fetch_max(heard_ms, Ordering::Relaxed);
             let mut out = Vec::new();
             let recovering = shared.replay.is_recovering();
             if !recovering && self.tells_epoch() {
@@ -237,6 +239,19 @@ impl Follower {
             }
             tokio::time::sleep(gather).await;
         }
+    }
+
+    /// Notes when each partition's feed was last heard, and so the one that has been silent for longest.
+    fn note_heard(&self) {
+        let shared = &self.core.shared;
+        let now_ms = shared.elapsed_ms();
+        let mut first_ms = now_ms;
+        for (feed, heard_ms) in shared.feeds_heard_ms.iter().enumerate() {
+            let at_ms = now_ms.saturating_sub(self.tail.silent_ms(feed));
+            heard_ms.fetch_max(at_ms, Ordering::Relaxed);
+            first_ms = first_ms.min(at_ms);
+        }
+        shared.tail_heard_ms.fetch_max(first_ms, Ordering::Relaxed);
     }
 
     /// Whether a new epoch is to be told now. What is in memory is void then, and read again: of a cluster whose primaries are
@@ -436,8 +451,16 @@ impl Follower {
         }
         // The feed's link may be back before that of the commands is: until it is, answers are stale anyway.
         let commands = &self.core.commands;
-        let patience = commands.config().response_timeout;
-        if commands.wait_up(patience).await.is_err() {
+        if commands.is_cluster() {
+            // Waiting for one primary would hold up what the others' feeds tell.
+            if !commands.is_up() {
+                return;
+            }
+        } else if commands
+            .wait_up(commands.config().response_timeout)
+            .await
+            .is_err()
+        {
             return;
         }
         // The link may have brought a new epoch: until its recovery is over, what was told last is the best there is.

@@ -129,10 +129,12 @@ impl ClusterTail {
         Some((endpoint, link, history))
     }
 
-    /// For how long the feed that has been silent for longest has not been heard from (see also [`ClusterTail::taken`]); `None` before all of them were.
-    pub fn silent_for(&self) -> Option<Duration> {
-        let heard = self.feeds.iter().map(|feed| feed.heard_at);
-        Some(heard.min()??.elapsed())
+    /// For how long the feed at place `feed` has not been heard from (see also [`ClusterTail::taken`]); `None` before it was.
+    ///
+    /// # Panics
+    /// If there is no such place.
+    pub fn silent_for(&self, feed: usize) -> Option<Duration> {
+        Some(self.feeds[feed].heard_at?.elapsed())
     }
 
     /// What is new, of one primary or of several. Empty when nothing came within the time to block. Its future may be
