@@ -250,6 +250,17 @@ pub(super) fn relations(settings: &Settings) -> Result<(), SettingsError> {
             second_value: store.url.clone(),
         });
     }
+    // A find that waits for less than one answer of the server is given up while its script may still run. The embedded store
+    // has no server.
+    if store.dir().is_none() && store.response_timeout_ms >= store.find_wait_ms {
+        return Err(SettingsError::Relation {
+            first: "store.response_timeout_ms",
+            first_value: store.response_timeout_ms.to_string(),
+            relation: "as long as or above",
+            second: "store.find_wait_ms",
+            second_value: store.find_wait_ms.to_string(),
+        });
+    }
     let bytes = |count: usize| count as u64;
     for (first, first_value, second, second_value) in [
         (

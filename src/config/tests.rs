@@ -368,6 +368,31 @@ fn a_promise_is_one_that_the_store_can_keep() {
 }
 
 #[test]
+fn a_find_waits_longer_than_one_answer_of_a_server_may_take() {
+    let with = |url: &str, response_timeout_ms: u64| {
+        with_file(&format!(
+            "[store]\nurl = \"{url}\"\nfind_wait_ms = 1000\ndurability_wait_ms = 1000\nresponse_timeout_ms = {response_timeout_ms}"
+        ))
+    };
+    for url in [
+        "redis://h",
+        "redis+sentinel://h:1/m",
+        "redis+cluster://a,b:1",
+    ] {
+        let message = error(with(url, 1_000));
+        assert!(
+            message.contains(
+                "store.response_timeout_ms (1000) must not be as long as or above store.find_wait_ms (1000)"
+            ),
+            "{message}"
+        );
+        assert!(with(url, 999).is_ok());
+    }
+    // There is no server to wait for.
+    assert!(with("embedded:d", 1_000).is_ok());
+}
+
+#[test]
 fn the_numbers_of_objectives_and_of_buckets_are_bounded() {
     let objectives = |count: usize| {
         let one = |n| format!("o{n}:poll:99:1000:0.005");
