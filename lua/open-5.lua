@@ -3,7 +3,7 @@
 -- KEYS  1 state, 2 names to numbers, 3 numbers to names, 4 erased names, 5 erased players
 -- ARGV  1-3 see prelude
 --       4 the name, 5 its digest, 6 when the token was issued or -, 7 a random number in base 62 that is of this partition
--- Reply the number; or '' if the player was erased and nothing newer vouches for the name; or 'taken' if the random number
+-- Reply the number, after a + if the name is new; or '' if the player was erased and nothing newer vouches for the name; or 'taken' if the random number
 --       belongs to somebody already
 local number = redis.call('HGET', KEYS[2], ARGV[4])
 local erased_at = redis.call('HGET', KEYS[4], ARGV[5])
@@ -17,4 +17,4 @@ if redis.call('HEXISTS', KEYS[3], ARGV[7]) == 1 or redis.call('SISMEMBER', KEYS[
 end
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[7])
 redis.call('HSET', KEYS[3], ARGV[7], ARGV[4])
-return ARGV[7]
+return '+' .. ARGV[7]

@@ -296,6 +296,76 @@ fn one_primary_that_is_silent_makes_only_the_wallets_that_it_holds_stale() {
 }
 
 #[test]
+fn a_poll_of_a_wallet_that_is_not_in_memory_needs_no_replica_for_what_they_have_had() {
+    let redis = Server::with(&["--repl-diskless-sync-delay", "0"]);
+    let of = format!("127.0.0.1 {}", redis.port);
+    let replica = Server::with(&["--replicaof", &of]);
+    wait("the replica to follow", || {
+        redis
+            .run::<String>(&["INFO", "replication"])
+            .contains("state=online")
+    });
+    let settings = [
+        ("store.durability", "replicated"),
+        ("store.durability_wait_ms", "600"),
+        ("store.find_wait_ms", "2000"),
+    ];
+    let sites = ["one", "two"].map(|name| site(&redis.url(), name, &settings));
+    sites[0].open_h();
+    wait("the other to know the hunt", || {
+        sites[1].client().send(Ask::get("/hunts/h")).status == 200
+    });
+    // Players of one partition, whose feed tells of them in order.
+    let partitions = Partitions::new(PARTITIONS_DEFAULT).unwrap();
+    let of = |name: &String| partitions.of_name(name.as_bytes());
+    let names: Vec<String> = (0..)
+        .map(|n| format!("p{n}"))
+        .filter(|name| of(name) == of(&"p0".to_owned()))
+        .take(4)
+        .collect();
+    let [mut ann, mut bob, mut dan] = [0, 1, 2].map(|n| sites[0].player(&names[n]));
+    let first = ann.poll()["cursor"].as_str().unwrap().to_owned();
+    ann.finds("r", "1");
+    wait("her find to be credited", || ann.poll()["balance"] == 3);
+    bob.finds("r", "1");
+    dan.poll();
+    // What the other instance has told of this player it has of those before.
+    let mut last = sites[1].player(&names[3]);
+    last.poll();
+    last.finds("r", "1");
+    wait("the last find to be credited", || {
+        last.poll()["balance"] == 3
+    });
+    replica.pause();
+    let mut ann = sites[1].player(&names[0]);
+    let answer = ann.since(&first);
+    assert_eq!(answer["balance"], 3, "{answer}");
+    assert_eq!(answer["finds"][0]["id"], "1", "what she missed: {answer}");
+    assert!(answer.get("stale").is_none(), "{answer}");
+    let history = Ask::get("/treasure/h/history");
+    ann.send(history).is(200);
+    let answer = sites[1].player(&names[1]).poll();
+    assert_eq!(
+        (&answer["balance"], &answer["pending"]),
+        (&json!(0), &json!(3)),
+        "it cannot be collected now: {answer}"
+    );
+    // What no replica has had is not shown.
+    dan.find(&json!({"treasure": "r", "id": "1"}))
+        .is_problem(503, "not_durable");
+    let mut elsewhere = sites[1].player(&names[2]);
+    let refused = elsewhere.send(elsewhere.poll_ask());
+    refused.is_problem(503, "not_durable");
+    assert!(refused.field("retry-after").is_some());
+    replica.go_on();
+    wait("it to be credited", || {
+        let answer = elsewhere.send(elsewhere.poll_ask());
+        answer.status == 200 && answer.json()["balance"] == 3
+    });
+    sites[1].verifies();
+}
+
+#[test]
 fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
     let redis = Server::with(&["--repl-diskless-sync-delay", "0"]);
     let of = format!("127.0.0.1 {}", redis.port);

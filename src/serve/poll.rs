@@ -474,7 +474,8 @@ fn without_missed(
     shown: &mut Shown<'_>,
 ) -> Result<(), StoreError> {
     match error {
-        StoreError::Unavailable(_) | StoreError::Unknown(_) => {}
+        // Not safe, it is not read either: it may be lost yet.
+        StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_) => {}
         error => return Err(error),
     }
     shown.stale = true;

@@ -92,6 +92,68 @@ async fn what_no_replica_has_is_not_answered_and_asking_again_gets_the_truth() {
 }
 
 #[tokio::test]
+async fn what_a_fence_covered_is_read_also_without_replicas() {
+    let bob = PlayerId(8);
+    let server = primary();
+    let replica = replica_of(&server);
+    let writer = connect_with(&server, replicated()).await;
+    open_hunt(&writer, WINDOW_MS).await;
+    for player in [ADA, bob] {
+        find(&writer, player, with_id("1")).await.unwrap().unwrap();
+        writer.credit(&hunt(), player).await.unwrap();
+    }
+    let ann = open(&writer, "ann", 1).await.unwrap();
+    // An instance that has covered what it reads.
+    let store = connect_with(&server, replicated()).await;
+    assert_eq!(store.wallet(&hunt(), ADA).await.unwrap().balance, 10);
+    replica.pause();
+    let before = calls(&server, "wait");
+    assert_eq!(store.wallet(&hunt(), ADA).await.unwrap().balance, 10);
+    let history = store.history(&hunt(), ADA, u64::MAX, 10).await.unwrap();
+    assert_eq!(history.len(), 2);
+    let nobody = store.wallet(&hunt(), PlayerId(9)).await.unwrap();
+    assert_eq!(nobody.seq, 0);
+    assert_eq!(open(&store, "ann", 1).await.unwrap(), ann);
+    assert_eq!(calls(&server, "wait"), before, "no replica was asked");
+    // It has everything else that is there covered by itself.
+    replica.go_on();
+    until("what nobody read is covered too", async || {
+        replica.pause();
+        let read = store.wallet(&hunt(), bob).await.ok();
+        replica.go_on();
+        read.filter(|wallet| wallet.balance == 10)
+    })
+    .await;
+    // What no replica has is not read, and a name that no replica has is none.
+    replica.pause();
+    let asked = find(&writer, bob, with_id("2")).await;
+    assert!(matches!(asked, Err(StoreError::NotDurable(_))), "{asked:?}");
+    for reader in [&store, &writer] {
+        let wallet = reader.wallet(&hunt(), bob).await;
+        assert!(
+            matches!(wallet, Err(StoreError::NotDurable(_))),
+            "{wallet:?}"
+        );
+    }
+    let opening = Opening {
+        name: PlayerName::new("new").unwrap(),
+        issued_at: Some(1),
+    };
+    let opened = store.open_players(vec![opening]).await;
+    assert!(
+        matches!(opened, Err(StoreError::NotDurable(_))),
+        "{opened:?}"
+    );
+    replica.go_on();
+    until("the find is read", async || {
+        let wallet = store.wallet(&hunt(), bob).await.ok()?;
+        (wallet.pending_finds == 1).then_some(())
+    })
+    .await;
+    verify(&store).await;
+}
+
+#[tokio::test]
 async fn one_fence_covers_many_finds() {
     let server = primary();
     let _replica = replica_of(&server);

@@ -6,8 +6,10 @@
 //! must be the same when the fence is there. What is not covered is not undone; whoever asks again, with the same id, is
 //! told what became of it.
 
+use super::jobs::{Job, Reader};
 use super::options::{ConnectError, Durability};
 use super::shared::{Core, describe, lock};
+use super::shown::Shown;
 use crate::store::StoreError;
 use futures_util::future::join_all;
 use std::collections::HashMap;
@@ -18,9 +20,12 @@ use trove_streams::fence::{Fence, FenceError, Safe};
 use trove_streams::keys::fence_beside;
 use trove_streams::redis::{Value, cmd, from_redis_value};
 use trove_streams::{
-    BoxFuture, Endpoint, Fresh, History, NODES_MAX, Prepare, Router, StoreUrl, TcpDial, Version,
+    BoxFuture, Endpoint, EntryId, Fresh, History, NODES_MAX, Partition, Prepare, Router, StoreUrl,
+    TcpDial, Version,
 };
 
+/// How often it is looked whether there are feeds that no fence has covered yet.
+const COVER_INTERVAL: Duration = Duration::from_millis(250);
 /// How long `WAITAOF` may take where the file is synced once a second.
 const EVERYSEC_WAIT: Duration = Duration::from_millis(2_500);
 /// The oldest version that has `WAITAOF`.
@@ -32,6 +37,8 @@ pub(super) struct Fences {
     safe: Safe,
     within: Duration,
     by_server: Mutex<HashMap<Option<Endpoint>, Arc<Fence>>>,
+    /// What they have covered of the feeds.
+    shown: Shown,
 }
 
 /// A server as it was when something was sent to it.
@@ -152,6 +159,7 @@ impl Fences {
             safe,
             within,
             by_server: Mutex::default(),
+            shown: Shown::default(),
         }))
     }
 
@@ -188,6 +196,13 @@ impl Fences {
     }
 }
 
+impl Sent {
+    /// The history that it was sent to.
+    pub(super) fn history(&self) -> &History {
+        &self.history
+    }
+}
+
 /// What a fence that was not reached means to whoever asked.
 pub(super) fn not_durable(error: &FenceError) -> StoreError {
     tracing::debug!(%error, "what was done is not safe yet");
@@ -201,6 +216,101 @@ impl Core {
             None => Vec::new(),
             Some(_) => keys.map(|key| Sent::to(&self.commands, key)).collect(),
         }
+    }
+
+    /// Runs one call that changes nothing. `read` takes the reply apart, and says which entry of the partition's feed it depends
+    /// on: up to what fences have covered it is answered at once, beyond that once one does.
+    pub(super) async fn look_up<T>(
+        &self,
+        partition: Partition,
+        job: Job<'_>,
+        read: impl FnOnce(Value) -> Result<(T, EntryId), StoreError>,
+    ) -> Result<T, StoreError> {
+        let sent = self.sending(std::iter::once(job.place()));
+        let answer = self.execute(std::slice::from_ref(&job)).await.pop();
+        let none = || StoreError::Unavailable("no answer".into());
+        let (read, last) = read(answer.ok_or_else(none)?.reply()?)?;
+        if !self.is_shown(partition, job.place(), &sent, last) {
+            let covered = self.covered(&[job.place()], &sent).await;
+            covered.into_iter().collect::<Result<(), _>>()?;
+        }
+        if let Some(Some(sent)) = sent.first() {
+            self.note_shown(partition, sent, last);
+        }
+        Ok(read)
+    }
+
+    /// Whether a partition's feed is known to be safe up to `last`, which was read over the link `sent`.
+    fn is_shown(
+        &self,
+        partition: Partition,
+        key: &str,
+        sent: &[Option<Sent>],
+        last: EntryId,
+    ) -> bool {
+        let Some(fences) = &self.fences else {
+            return true;
+        };
+        let Some(Some(sent)) = sent.first() else {
+            return false;
+        };
+        // Answered over another link, it may be of another history.
+        if Sent::to(&self.commands, key).as_ref() != Some(sent) {
+            return false;
+        }
+        let cut = self.shared.replay.cut(usize::from(partition.index()));
+        let of = (self.shared.epoch(), cut);
+        let up_to = fences.shown.up_to(partition, sent.history(), of);
+        last == EntryId::ZERO || up_to.is_some_and(|up_to| last <= up_to)
+    }
+
+    /// A fence of `sent` covers a partition's feed up to `last`.
+    pub(super) fn note_shown(&self, partition: Partition, sent: &Sent, last: EntryId) {
+        if let Some(fences) = &self.fences {
+            let epoch = self.shared.epoch();
+            fences.shown.note(partition, sent.history(), epoch, last);
+        }
+    }
+
+    /// Lets fences cover what the feeds hold already, once in each history, so that it can be read also when there are no
+    /// replicas any more. Runs until it is aborted.
+    pub(super) async fn cover_feeds(self) {
+        let Some(fences) = self.fences.clone() else {
+            return;
+        };
+        loop {
+            let is_open = |partition: &Partition| {
+                let key = self.shared.keys.partition(*partition).state();
+                let sent = Sent::to(&self.commands, &key);
+                let cut = self.shared.replay.cut(usize::from(partition.index()));
+                let of = (self.shared.epoch(), cut);
+                let known =
+                    |sent: Sent| fences.shown.up_to(*partition, sent.history(), of).is_some();
+                sent.is_some_and(|sent| !known(sent))
+            };
+            let open = self.shared.partitions().into_iter().filter(is_open);
+            for covered in join_all(open.map(|partition| self.cover_feed(partition))).await {
+                if let Err(error) = covered {
+                    tracing::debug!(%error, "what a feed holds is not safe yet");
+                }
+            }
+            tokio::time::sleep(COVER_INTERVAL).await;
+        }
+    }
+
+    /// Lets a fence cover a partition's feed up to its last entry.
+    async fn cover_feed(&self, partition: Partition) -> Result<(), StoreError> {
+        let keys = self.shared.keys.partition(partition);
+        // Nobody's wallet: with it comes what it is as of.
+        let keys = vec![keys.state(), keys.wallet("0", 0)];
+        let job = Job::new(&self.shared.scripts.wallet, keys).arg("0");
+        let read = |value| {
+            let mut reader = Reader::new(value)?;
+            let _now = reader.number()?;
+            let _wallet = reader.wallet()?;
+            Ok(((), EntryId::new(reader.number()?, reader.number()?)))
+        };
+        self.look_up(partition, job, read).await
     }
 
     /// Waits until what was answered to calls about `keys`, sent to `sent`, is safe. One result a key; those of one server

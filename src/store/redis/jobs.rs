@@ -58,7 +58,7 @@ impl<'a> Job<'a> {
     }
 
     /// A key of the partition: the first that every script declares.
-    fn place(&self) -> &str {
+    pub(super) fn place(&self) -> &str {
         self.keys.first().map_or("", String::as_str)
     }
 
@@ -84,6 +84,17 @@ pub(super) enum Answer {
     Failed(StoreError),
 }
 
+impl Answer {
+    /// The reply of a call that does not depend on a hunt's generation.
+    pub(super) fn reply(self) -> Result<Value, StoreError> {
+        match self {
+            Self::Reply(value) => Ok(value),
+            Self::Generation => Err(StoreError::Busy),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
 impl Core {
     /// Runs one call.
     pub(super) async fn run(&self, job: Job<'_>) -> Answer {
@@ -95,23 +106,28 @@ impl Core {
 
     /// Runs one call that does not depend on a hunt's generation.
     pub(super) async fn ask(&self, job: Job<'_>) -> Result<Value, StoreError> {
-        match self.run(job).await {
-            Answer::Reply(value) => Ok(value),
-            Answer::Generation => Err(StoreError::Busy),
-            Answer::Failed(error) => Err(error),
-        }
+        self.run(job).await.reply()
     }
 
     /// Runs calls in their order, those of one partition after one another. One answer a call, as durable as the store
     /// promises.
     pub(super) async fn run_all(&self, jobs: &[Job<'_>]) -> Vec<Answer> {
+        self.run_covering(jobs, |_| true).await
+    }
+
+    /// As [`Core::run_all`], where only what `changed` picks by their replies changed anything: the rest needs no cover.
+    pub(super) async fn run_covering(
+        &self,
+        jobs: &[Job<'_>],
+        changed: impl Fn(&Value) -> bool,
+    ) -> Vec<Answer> {
         if self.fences.is_none() || jobs.is_empty() {
             return self.execute(jobs).await;
         }
         let sent = self.sending(jobs.iter().map(Job::place));
         let mut answers = self.execute(jobs).await;
         let replied: Vec<usize> = (0..jobs.len())
-            .filter(|index| matches!(answers[*index], Answer::Reply(_)))
+            .filter(|index| matches!(&answers[*index], Answer::Reply(value) if changed(value)))
             .collect();
         let keys: Vec<&str> = replied.iter().map(|index| jobs[*index].place()).collect();
         let sent: Vec<_> = replied.iter().map(|index| sent[*index].clone()).collect();
@@ -123,7 +139,8 @@ impl Core {
         answers
     }
 
-    async fn execute(&self, jobs: &[Job<'_>]) -> Vec<Answer> {
+    /// Runs calls in their order, and leaves it to the caller to have covered what they answer.
+    pub(super) async fn execute(&self, jobs: &[Job<'_>]) -> Vec<Answer> {
         let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
         if let Some(why) = self.shared.disowned() {
             return settle(answers, &StoreError::Unavailable(why));

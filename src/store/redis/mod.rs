@@ -7,7 +7,7 @@
 //!
 //! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
 //! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches. [`durable`]: what must have their work
-//!   before it is answered.
+//!   before it is answered; [`shown`]: what is known to have been had.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
 //! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
 //! - [`turns`]: how many wallets are read at a time, so that one primary that is away holds up nobody else's.
@@ -32,6 +32,7 @@ mod players;
 mod replay;
 mod scripts;
 mod shared;
+mod shown;
 mod state;
 mod tail;
 mod turns;
@@ -153,6 +154,7 @@ impl RedisStore {
         core.shared.replay.over(wait).await;
         let house = house::House::new(core.clone()).map_err(failed)?;
         lock(&store.tasks).push(tokio::spawn(house.run()));
+        lock(&store.tasks).push(tokio::spawn(core.clone().cover_feeds()));
         lock(&store.tasks).push(tokio::spawn(figures::watch(core.clone())));
         Ok(store)
     }

@@ -10,11 +10,14 @@ use crate::game::Millis;
 use crate::game::ids::{PlayerId, PlayerName};
 use crate::store::{Erased, Erasure, Opening, StoreError};
 use trove_streams::keys::{base62, parse_base62};
+use trove_streams::redis::Value;
 
 /// How often another random number is drawn when one is taken; once is all but certain to be enough.
 const DRAWS_MAX: u32 = 8;
 /// Random numbers taken from the system at a time.
 const NUMBERS_A_DRAW: usize = 32;
+/// What the script puts before the number of a name that is new.
+const NEW: &[u8] = b"+";
 /// How often an erasure begins again because the name got another number meanwhile.
 const ERASURES_MAX: u32 = 8;
 
@@ -39,12 +42,20 @@ impl Core {
                 jobs.push(self.open_job(&players[*index], draw > 0)?);
             }
             let mut failure = None;
-            for (index, answer) in open.iter().zip(self.run_all(&jobs).await) {
+            // A name that was there before is only looked up, which asks nothing of the replicas. Whatever comes to stand under
+            // its number is covered by later fences, and its name with it.
+            let is_new =
+                |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(NEW));
+            let answers = self.run_covering(&jobs, is_new).await;
+            for (index, answer) in open.iter().zip(answers) {
                 match answer {
                     Answer::Reply(value) => match text(value)?.as_str() {
                         "" => opened[*index] = Some(Err(Erased)),
                         "taken" => {}
-                        number => opened[*index] = Some(Ok(parse_player(number)?)),
+                        number => {
+                            let number = number.trim_start_matches('+');
+                            opened[*index] = Some(Ok(parse_player(number)?));
+                        }
                     },
                     Answer::Generation => failure = Some(StoreError::Busy),
                     Answer::Failed(error) => failure = Some(error),

@@ -316,6 +316,8 @@ impl Follower {
     fn covered(&mut self, cover: Cover) -> Option<Vec<Event>> {
         for (feed, before, after) in &cover.feeds {
             if cover.is_safe {
+                self.core
+                    .note_shown(self.partitions[*feed], &cover.sent, *after);
                 self.tail.resume(*feed, *after);
                 self.tail.taken(*feed);
             } else {

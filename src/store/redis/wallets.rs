@@ -16,6 +16,7 @@ use crate::store::{Adjusted, Credited, Reinstated, StoreError};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use trove_streams::keys::base62;
+use trove_streams::redis::Value;
 use trove_streams::{EntryId, Partition, feed};
 
 /// Entries of the feed read at a time.
@@ -32,9 +33,18 @@ impl Core {
         let keys = self.shared.keys.player(player.0);
         let keys = vec![keys.state(), keys.wallet(&number, player.0)];
         let job = Job::new(&self.shared.scripts.wallet, keys).arg(&number);
-        let mut reader = Reader::new(self.ask(job).await.map_err(read_failed)?)?;
-        let _now = reader.number()?;
-        reader.wallet()
+        let partition = self.shared.partition_of(player);
+        let read = |value| {
+            let mut reader = Reader::new(value)?;
+            let _now = reader.number()?;
+            let wallet = reader.wallet()?;
+            let _feed = (reader.number()?, reader.number()?);
+            // What it depends on is its own last entry.
+            Ok((wallet, EntryId::new(reader.number()?, reader.number()?)))
+        };
+        self.look_up(partition, job, read)
+            .await
+            .map_err(read_failed)
     }
 
     pub(super) fn settle_job(&self, number: &str, player: PlayerId, what: &str) -> Job<'_> {
@@ -223,6 +233,7 @@ impl Core {
         limit: usize,
     ) -> Result<Vec<Ledger>, StoreError> {
         let number = hunt.to_string();
+        let partition = self.shared.partition_of(player);
         let keys = self.shared.keys.player(player.0);
         let keys = vec![keys.state(), keys.feed(), keys.wallet(&number, player.0)];
         // Lua's numbers are exact below this, and no sequence gets there.
@@ -235,21 +246,10 @@ impl Core {
                 .number(before)
                 .number((limit - lines.len()).min(HISTORY_A_CALL) as u64)
                 .arg(&from);
-            let mut reader = Reader::new(self.ask(job).await.map_err(read_failed)?)?;
-            from = reader.text()?;
-            if from == "lost" {
-                return Err(StoreError::Damaged(format!(
-                    "entry {} of a history is missing",
-                    reader.text()?
-                )));
-            }
-            while !reader.is_done() {
-                let (id, text) = (reader.text()?, reader.text()?);
-                let id = id
-                    .parse()
-                    .map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
-                lines.push(ledger(id, &text)?);
-            }
+            let page = self.look_up(partition, job, history_page).await;
+            let (next, page) = page.map_err(read_failed)?;
+            from = next;
+            lines.extend(page);
         }
         Ok(lines)
     }
@@ -381,6 +381,28 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Reads a piece of a history: from where to go on, and its entries; and the newest of them.
+fn history_page(value: Value) -> Result<((String, Vec<Ledger>), EntryId), StoreError> {
+    let mut reader = Reader::new(value)?;
+    let from = reader.text()?;
+    if from == "lost" {
+        return Err(StoreError::Damaged(format!(
+            "entry {} of a history is missing",
+            reader.text()?
+        )));
+    }
+    let (mut lines, mut newest) = (Vec::new(), EntryId::ZERO);
+    while !reader.is_done() {
+        let (id, text) = (reader.text()?, reader.text()?);
+        let id: EntryId = id
+            .parse()
+            .map_err(|_| StoreError::Damaged(format!("{id} is no entry")))?;
+        newest = newest.max(id);
+        lines.push(ledger(id, &text)?);
+    }
+    Ok(((from, lines), newest))
 }
 
 /// Reads an entry that is one of a history.

@@ -183,6 +183,11 @@ impl Replay {
         }
     }
 
+    /// Where a partition's epoch began.
+    pub(super) fn cut(&self, partition: usize) -> Cut {
+        lock(&self.cuts).get(partition).copied().unwrap_or_default()
+    }
+
     /// Whether the ring holds anything at all.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.ring).holds().0 == 0
