@@ -1,14 +1,15 @@
 //! The ring on disk, so that an instance that ends together with the primary loses nothing either.
 //!
-//! A directory of one instance's own holds two files at most, one JSON object a line. A thread of its own appends and syncs
-//! them: whoever writes is told when its lines are on disk, and what waits meanwhile shares one sync. When the newer file is
+//! A directory of one instance's own holds two files at most, one JSON object a line. A thread of its own encodes, appends and
+//! syncs them, in the order in which they were handed over: whoever writes is told when its lines are on disk, and what waits
+//! meanwhile shares one sync. The loop that answers requests hands over what the ring keeps anyway, and encodes nothing. When the newer file is
 //! as old or as large as the ring may be, the older one goes. What a crash left of a last line is passed over.
 
 use super::item::Item;
 use crate::store::redis::options::{ConnectError, Options};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 pub(super) const WRITES_WAITING_MAX: usize = 1_024;
 /// Writes that share one sync at most.
 const WRITES_A_SYNC_MAX: usize = 256;
+/// Bytes from which on a sync is not shared with more: so much is held encoded, and one write beyond it.
+const BYTES_A_SYNC: usize = 4 << 20;
 const LOCK_NAME: &str = "journal.lock";
 const FILE_PREFIX: &str = "replay-";
 
@@ -36,8 +39,8 @@ struct LineRef<'a> {
 }
 
 enum Order {
-    /// Append these bytes; say when they are on disk.
-    Append(Vec<u8>, oneshot::Sender<io::Result<()>>),
+    /// Append these items of an epoch; say when they are on disk.
+    Append(u64, Vec<Arc<Item>>, oneshot::Sender<io::Result<()>>),
     /// From here on the journal is this and nothing else.
     Rewrite(Vec<(u64, Arc<Item>)>),
 }
@@ -92,22 +95,22 @@ impl Journal {
     pub(super) fn write(
         &self,
         epoch: u64,
-        items: &[Item],
+        items: Vec<Arc<Item>>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
-        let mut bytes = Vec::with_capacity(256 * items.len());
-        let encoded = items.iter().try_for_each(|item| {
-            let line = LineRef { epoch, item };
-            encode(&mut bytes, &line)
-        });
-        let orders = self.orders.clone();
+        let (done, wait) = oneshot::channel();
+        let order = Order::Append(epoch, items, done);
+        // Handed over now, where there is room: what is written later comes later.
+        let waits = match self.orders.try_send(order) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(order)) => Some((self.orders.clone(), order)),
+            // The wait below ends at once.
+            Err(mpsc::error::TrySendError::Closed(_)) => None,
+        };
         async move {
-            encoded?;
-            let (done, wait) = oneshot::channel();
             let gone = || io::Error::other("its thread has ended");
-            orders
-                .send(Order::Append(bytes, done))
-                .await
-                .map_err(|_| gone())?;
+            if let Some((orders, order)) = waits {
+                orders.send(order).await.map_err(|_| gone())?;
+            }
             wait.await.map_err(|_| gone())?
         }
     }
@@ -142,10 +145,21 @@ pub(in crate::store::redis) async fn opened(
     opened.map(Some).map_err(|error| why(&error))
 }
 
-fn encode(bytes: &mut Vec<u8>, line: &LineRef<'_>) -> io::Result<()> {
-    serde_json::to_writer(&mut *bytes, line)?;
-    bytes.push(b'\n');
-    Ok(())
+fn encode(mut to: impl Write, epoch: u64, item: &Item) -> io::Result<()> {
+    serde_json::to_writer(&mut to, &LineRef { epoch, item })?;
+    to.write_all(b"\n")
+}
+
+/// Encodes items at the end of `bytes`; all of them or none.
+fn encode_all(bytes: &mut Vec<u8>, epoch: u64, items: &[Arc<Item>]) -> io::Result<()> {
+    let before = bytes.len();
+    let encoded = items
+        .iter()
+        .try_for_each(|item| encode(&mut *bytes, epoch, item));
+    if encoded.is_err() {
+        bytes.truncate(before);
+    }
+    encoded
 }
 
 /// The files by number.
@@ -210,9 +224,15 @@ impl Writer {
             let mut told = Vec::new();
             for order in orders.drain(..) {
                 match order {
-                    Order::Append(more, done) => {
-                        bytes.extend_from_slice(&more);
-                        told.push(done);
+                    Order::Append(epoch, items, done) => {
+                        match encode_all(&mut bytes, epoch, &items) {
+                            Ok(()) => told.push(done),
+                            Err(error) => tell(&mut vec![done], &Err(error)),
+                        }
+                        if bytes.len() > BYTES_A_SYNC {
+                            let written = self.append(&std::mem::take(&mut bytes));
+                            tell(&mut told, &written);
+                        }
                     }
                     Order::Rewrite(items) => {
                         let written = self.append(&std::mem::take(&mut bytes)).and_then(|()| {
@@ -269,15 +289,16 @@ impl Writer {
     fn rewrite<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a Item)>) -> io::Result<()> {
         let older = files(&self.dir)?;
         self.turn()?;
-        let mut bytes = Vec::new();
-        for (epoch, item) in lines {
-            encode(&mut bytes, &LineRef { epoch, item })?;
-        }
         if let Some(file) = &mut self.file {
-            file.write_all(&bytes)?;
+            let mut buffered = BufWriter::new(&mut *file);
+            for (epoch, item) in lines {
+                encode(&mut buffered, epoch, item)?;
+            }
+            buffered.flush()?;
+            drop(buffered);
             file.sync_data()?;
+            self.bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         }
-        self.bytes = bytes.len();
         for (_, path) in older {
             fs::remove_file(path)?;
         }
@@ -304,12 +325,12 @@ mod tests {
     use super::*;
     use crate::game::ids::{PlayerId, PlayerName};
 
-    fn item(player: u64) -> Item {
-        Item::Player {
+    fn item(player: u64) -> Arc<Item> {
+        Arc::new(Item::Player {
             name: PlayerName::new(&format!("p{player}")).unwrap(),
             player: PlayerId(player),
             issued_at: None,
-        }
+        })
     }
 
     fn open(dir: &Path, bytes_max: usize) -> (Journal, Vec<u64>) {
@@ -330,17 +351,42 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (journal, before) = open(dir.path(), 1 << 20);
         assert!(before.is_empty());
-        journal.write(3, &[item(1), item(2)]).await.unwrap();
-        journal.write(3, &[item(3)]).await.unwrap();
+        journal.write(3, vec![item(1), item(2)]).await.unwrap();
+        journal.write(3, vec![item(3)]).await.unwrap();
         close(journal, dir.path());
         let (_, newest) = files(dir.path()).unwrap().pop().unwrap();
         let mut file = OpenOptions::new().append(true).open(newest).unwrap();
         file.write_all(b"{\"epoch\":3,\"item\":{\"Pla").unwrap();
         let (journal, players) = open(dir.path(), 1 << 20);
         assert_eq!(players, [1, 2, 3]);
-        journal.write(4, &[item(4)]).await.unwrap();
+        journal.write(4, vec![item(4)]).await.unwrap();
         close(journal, dir.path());
         assert_eq!(open(dir.path(), 1 << 20).1, [1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn many_at_once_are_written_in_the_order_in_which_they_were_handed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, _) = open(dir.path(), 64 << 20);
+        let mut next = 0;
+        let mut parts = |sizes: &[u64]| {
+            let part = |size: &u64| {
+                let part: Vec<_> = (next..next + size).map(item).collect();
+                next += size;
+                journal.write(1, part)
+            };
+            sizes.iter().map(part).collect::<Vec<_>>()
+        };
+        // A bulk among single ones; more than share a sync, by their bytes and by their number.
+        let mut writes = parts(&[1, 10_000, 1, 100_000, 1]);
+        writes.extend(parts(&[1; 600]));
+        // Whoever waits last is told all the same.
+        for write in writes.into_iter().rev() {
+            write.await.unwrap();
+        }
+        close(journal, dir.path());
+        let (_, players) = open(dir.path(), 64 << 20);
+        assert!(players.iter().copied().eq(0..next), "{}", players.len());
     }
 
     #[tokio::test]
@@ -348,7 +394,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = open(dir.path(), 100);
         for player in 0..50 {
-            journal.write(1, &[item(player)]).await.unwrap();
+            journal.write(1, vec![item(player)]).await.unwrap();
         }
         assert!(files(dir.path()).unwrap().len() <= 2);
         close(journal, dir.path());
@@ -361,9 +407,9 @@ mod tests {
     async fn what_was_purged_is_gone_from_the_disk() {
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = open(dir.path(), 1 << 20);
-        journal.write(1, &[item(1), item(2)]).await.unwrap();
-        journal.rewrite(vec![(1, Arc::new(item(2)))]);
-        journal.write(1, &[item(3)]).await.unwrap();
+        journal.write(1, vec![item(1), item(2)]).await.unwrap();
+        journal.rewrite(vec![(1, item(2))]);
+        journal.write(1, vec![item(3)]).await.unwrap();
         close(journal, dir.path());
         assert_eq!(open(dir.path(), 1 << 20).1, [2, 3]);
     }

@@ -202,15 +202,16 @@ impl Replay {
         if items.is_empty() {
             return Ok(());
         }
+        let items: Vec<Arc<Item>> = items.into_iter().map(Arc::new).collect();
         let written = self
             .journal
             .as_ref()
-            .map(|journal| journal.write(epoch, &items));
+            .map(|journal| journal.write(epoch, items.clone()));
         let mut lost = 0;
         {
             let mut ring = lock(&self.ring);
             for item in items {
-                lost += ring.push(Arc::new(item), epoch, true);
+                lost += ring.push(item, epoch, true);
             }
         }
         self.lost(Dropped::Full, lost);
