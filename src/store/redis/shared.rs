@@ -91,8 +91,8 @@ pub(super) struct Shared {
     pub(super) feed_full: AtomicBool,
     pub(super) feed_bytes: AtomicU64,
     pub(super) figures: Mutex<Arc<ServerFigures>>,
-    /// The server's memory is full.
-    memory_full: AtomicBool,
+    /// The server's memory is full, or its disk.
+    server_full: AtomicBool,
     /// Why the store on the server is not used, though the server answers.
     disowned: Mutex<Option<String>>,
     /// Whether there is such a reason.
@@ -157,7 +157,7 @@ impl Shared {
             feed_full: AtomicBool::new(false),
             feed_bytes: AtomicU64::new(0),
             figures: Mutex::default(),
-            memory_full: AtomicBool::new(false),
+            server_full: AtomicBool::new(false),
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),
@@ -310,15 +310,17 @@ impl Shared {
 
     /// What a server's refusal means to whoever asked.
     pub(super) fn refused(&self, error: &ServerError) -> StoreError {
-        if error.code == ErrorCode::Oom {
-            self.memory_full.store(true, Ordering::Relaxed);
+        if matches!(error.code, ErrorCode::Oom | ErrorCode::Misconf)
+            && !self.server_full.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!(%error, "the server takes no writes; finds are refused until it does");
         }
         failed(&error.clone().into())
     }
 
     /// A write went through.
     pub(super) fn wrote(&self) {
-        self.memory_full.store(false, Ordering::Relaxed);
+        self.server_full.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn health(&self, state: &State) -> Health {
@@ -327,7 +329,7 @@ impl Shared {
         }
         match state {
             State::Up(_) if self.replay.is_recovering() => Health::Recovering,
-            State::Up(_) if self.memory_full.load(Ordering::Relaxed) => Health::Full,
+            State::Up(_) if self.server_full.load(Ordering::Relaxed) => Health::Full,
             State::Up(_) => Health::Up,
             State::Connecting => Health::Down("the first connection is under way".into()),
             State::Down { reason, .. } => Health::Down(describe(reason)),
@@ -354,7 +356,8 @@ pub(super) fn failed(error: &Error) -> StoreError {
     match error {
         Error::TooManyInFlight { .. } => return StoreError::Busy,
         Error::Server(server) => match server.code {
-            ErrorCode::Oom => return StoreError::Full,
+            // The server cannot write its file: what is asked is refused before anything is done.
+            ErrorCode::Oom | ErrorCode::Misconf => return StoreError::Full,
             ErrorCode::Busy => return StoreError::Busy,
             _ => {}
         },
