@@ -7,8 +7,8 @@ mod failover_site;
 mod http_site;
 mod redis_server;
 
-use failover_site::{Group, Load, Way, Who};
-use http_site::{Ask, Site, series, wait};
+use failover_site::{Group, Load, Way, Who, metric, recovered, replayed, seed};
+use http_site::{Ask, Site, wait};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::time::{Duration, Instant};
@@ -35,38 +35,6 @@ fn sites(group: &Group) -> Vec<Site> {
         sites[1].client().send(Ask::get("/hunts/h")).status == 200
     });
     sites
-}
-
-fn seed() -> u64 {
-    let seed = std::env::var("TROVE_TEST_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(rand::random::<u64>);
-    println!("TROVE_TEST_SEED={seed}");
-    seed
-}
-
-fn metric(sites: &[Site], name: &str) -> u64 {
-    sites
-        .iter()
-        .map(|site| series(&site.ops().send(Ask::get("/metrics")).text(), name))
-        .sum()
-}
-
-/// What replay brought back: finds and credits.
-fn replayed(sites: &[Site]) -> (u64, u64) {
-    let of = |kind: &str| metric(sites, &format!("trove_replayed_total{{kind=\"{kind}\"}}"));
-    (of("find"), of("credit"))
-}
-
-/// Waits until every instance has got over a failover.
-fn recovered(sites: &[Site]) {
-    for site in sites {
-        wait("the store to be up", || {
-            let health = site.client().send(Ask::get("/health")).json();
-            health["store"] == "up"
-        });
-    }
 }
 
 /// Cuts the replicas off, lets play go on, and kills the primary: what was acknowledged meanwhile is nowhere but with the

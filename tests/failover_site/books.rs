@@ -73,6 +73,11 @@ impl Load {
         (books.found.len(), books.credited.len())
     }
 
+    /// How many finds were answered with an error by now, and are tried again.
+    pub fn retried(&self) -> u64 {
+        self.books.lock().unwrap().retried
+    }
+
     /// Waits until so many more finds are acknowledged and credits told.
     pub fn goes_on(&self, more: usize) {
         let (found, credited) = self.so_far();

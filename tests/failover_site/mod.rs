@@ -5,8 +5,12 @@
 mod books;
 mod group;
 mod relay;
+mod sites;
 
 pub use books::Load;
+#[allow(unused_imports)] // As above.
 pub use group::Group;
 #[allow(unused_imports)] // As above.
 pub use relay::{Relay, Way, Who};
+#[allow(unused_imports)] // As above.
+pub use sites::{metric, recovered, replayed, seed};

@@ -107,6 +107,33 @@ impl Cluster {
         });
     }
 
+    /// Cuts the replica of a primary off from it for as long as both live: what the primary is told from then on no other
+    /// server has. Gives the replica.
+    pub(crate) fn cut_off_replica_of(&self, primary: usize) -> usize {
+        let port = self.nodes[primary].port;
+        let follows = |node: &Server| {
+            node.asked::<String>(&["INFO", "replication"])
+                .is_some_and(|info| {
+                    info.contains("role:slave") && info.contains(&format!("master_port:{port}\r"))
+                })
+        };
+        let replica = self.nodes.iter().position(follows);
+        let replica = replica.expect("each primary has a replica");
+        // It cannot introduce itself any more, which only its next attempt to connect notices.
+        let () = self.nodes[replica].run(&["CONFIG", "SET", "masterauth", "wrong"]);
+        let _: i64 = self.nodes[primary].run(&["CLIENT", "KILL", "TYPE", "replica"]);
+        wait_until("the replica is cut off", || {
+            let info: String = self.nodes[primary].run(&["INFO", "replication"]);
+            info.contains("connected_slaves:0")
+        });
+        replica
+    }
+
+    /// Lets a replica that was cut off, and may be a primary by now, follow again.
+    pub(crate) fn let_follow(&self, node: usize) {
+        let () = self.nodes[node].run(&["CONFIG", "SET", "masterauth", ""]);
+    }
+
     /// Its URL, by all of its nodes.
     pub(crate) fn url(&self) -> String {
         let addresses: Vec<String> = self

@@ -1,0 +1,134 @@
+//! Through failovers of a cluster, as clients outside see them: what was acknowledged and then rolled back, because the primary
+//! that had it was cut off from its replica before it died, comes back; and with `replicated` it is not acknowledged.
+
+#![allow(clippy::unwrap_used)]
+
+mod failover_site;
+mod http_site;
+mod redis_server;
+
+use failover_site::{Load, metric, recovered, replayed, seed};
+use http_site::{Ask, Site, wait};
+use redis_server::cluster::Cluster;
+use trove_streams::slot::{SLOTS, slot};
+
+/// Two instances on a cluster, with hunt `h` open.
+fn sites(cluster: &Cluster, settings: &[(&str, &str)]) -> Vec<Site> {
+    let sites: Vec<Site> = ["one", "two"]
+        .map(|name| {
+            let mut all = vec![
+                ("server.instance_id", name),
+                ("poll.jitter", "0"),
+                ("store.recovery_ms", "500"),
+                ("store.connect_wait_ms", "30000"),
+                // A machine that is busy with other tests is not a store that is away.
+                ("store.response_timeout_ms", "1500"),
+            ];
+            all.extend(settings);
+            let mut site = Site::stopped(&all).store_at(&cluster.url());
+            site.start_again();
+            site
+        })
+        .into();
+    sites[0].open_h();
+    wait("the other to know the hunt", || {
+        sites[1].client().send(Ask::get("/hunts/h")).status == 200
+    });
+    sites
+}
+
+/// Slots of two primaries, each of which dies once: that of the store's identity, and another.
+fn slots() -> [u16; 2] {
+    let home = slot(b"{store}identity");
+    [home, (home + SLOTS / 2) % SLOTS]
+}
+
+/// Cuts a slot's primary off from its replica, lets `meanwhile` happen, and kills it. The replica takes over, and the killed
+/// one comes back as its replica, empty.
+fn roll_back(cluster: &mut Cluster, slot: u16, meanwhile: impl FnOnce()) {
+    let old = cluster.primary_of(slot);
+    let replica = cluster.cut_off_replica_of(old);
+    meanwhile();
+    cluster.nodes[old].kill();
+    wait("the replica to take over", || {
+        cluster.primary_of(slot) == replica
+    });
+    cluster.let_follow(replica);
+    cluster.nodes[old].start_again();
+}
+
+#[test]
+fn acknowledged_writes_that_a_primary_of_a_cluster_took_with_it_come_back() {
+    let mut cluster = Cluster::start(true, 1_500);
+    let sites = sites(&cluster, &[]);
+    let load = Load::start(&sites, seed());
+    load.goes_on(20);
+    let mut before = replayed(&sites);
+    for slot in slots() {
+        roll_back(&mut cluster, slot, || load.goes_on(80));
+        cluster.wait_whole();
+        recovered(&sites);
+        load.goes_on(20);
+        let now = replayed(&sites);
+        let back = (now.0 - before.0, now.1 - before.1);
+        println!("{} finds and {} credits brought back", back.0, back.1);
+        assert!(
+            back.0 > 0 && back.1 > 0,
+            "what was rolled back proves nothing: {back:?}"
+        );
+        before = now;
+    }
+    let books = load.stop();
+    println!(
+        "{} finds and {} credits told; {} polls, {} stale, {} resets, {} finds retried, polls' p50 {:?}, p99 {:?}, slowest {:?}",
+        books.found.len(),
+        books.credited.len(),
+        books.polls,
+        books.stale,
+        books.resets,
+        books.retried,
+        books.per_mille(500),
+        books.per_mille(990),
+        books.per_mille(1_000)
+    );
+    assert!(books.resets > 0 && books.stale > 0);
+    books.no_poll_failed();
+    books.are_kept_by(&sites[1]);
+}
+
+#[test]
+fn with_replicated_what_a_primary_of_a_cluster_took_with_it_was_not_acknowledged() {
+    let mut cluster = Cluster::start(true, 1_500);
+    let settings = [
+        ("store.durability", "replicated"),
+        ("store.durability_wait_ms", "400"),
+        ("store.find_wait_ms", "2000"),
+        // Nothing is brought back: what was promised is there.
+        ("store.replay_bytes_max", "0"),
+    ];
+    let sites = sites(&cluster, &settings);
+    let load = Load::start(&sites, seed());
+    load.goes_on(20);
+    for slot in slots() {
+        roll_back(&mut cluster, slot, || {
+            let before = load.retried();
+            wait("finds to be refused", || load.retried() >= before + 6);
+        });
+        cluster.wait_whole();
+        recovered(&sites);
+        load.goes_on(20);
+    }
+    let books = load.stop();
+    println!(
+        "{} finds and {} credits told, {} finds refused and tried again; {} polls, {} stale",
+        books.found.len(),
+        books.credited.len(),
+        books.retried,
+        books.polls,
+        books.stale
+    );
+    assert_eq!(replayed(&sites), (0, 0));
+    assert!(metric(&sites, "trove_store_failovers_total") >= 4);
+    books.no_poll_failed();
+    books.are_kept_by(&sites[0]);
+}
