@@ -9,7 +9,10 @@ mod redis_server;
 
 use failover_site::{Load, metric, recovered, replayed, seed};
 use http_site::{Ask, Site, wait};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use redis_server::cluster::Cluster;
+use std::time::{Duration, Instant};
 use trove_streams::slot::{SLOTS, slot};
 
 /// Two instances on a cluster, with hunt `h` open.
@@ -50,11 +53,10 @@ fn roll_back(cluster: &mut Cluster, slot: u16, meanwhile: impl FnOnce()) {
     let replica = cluster.cut_off_replica_of(old);
     meanwhile();
     cluster.nodes[old].kill();
-    wait("the replica to take over", || {
-        cluster.primary_of(slot) == replica
-    });
+    cluster.promoted(slot, old);
     cluster.let_follow(replica);
     cluster.nodes[old].start_again();
+    cluster.follows(old);
 }
 
 #[test]
@@ -129,6 +131,85 @@ fn with_replicated_what_a_primary_of_a_cluster_took_with_it_was_not_acknowledged
     );
     assert_eq!(replayed(&sites), (0, 0));
     assert!(metric(&sites, "trove_store_failovers_total") >= 4);
+    books.no_poll_failed();
+    books.are_kept_by(&sites[0]);
+}
+
+/// A round of a seeded mixture: what fails, and how.
+fn fail(cluster: &mut Cluster, load: &Load, random: &mut SmallRng) -> &'static str {
+    let slot = random.random_range(0..SLOTS);
+    let primary = cluster.primary_of(slot);
+    match random.random_range(0..5) {
+        0 => {
+            roll_back(cluster, slot, || load.goes_on(40));
+            "writes rolled back"
+        }
+        1 => {
+            cluster.nodes[primary].kill();
+            cluster.promoted(slot, primary);
+            cluster.nodes[primary].start_again();
+            cluster.follows(primary);
+            "primary killed"
+        }
+        2 => {
+            // It goes on believing that it is one, until the others tell it otherwise.
+            cluster.nodes[primary].pause();
+            cluster.promoted(slot, primary);
+            cluster.nodes[primary].go_on();
+            cluster.follows(primary);
+            "primary stopped until another took over"
+        }
+        3 => {
+            cluster.nodes[primary].pause();
+            std::thread::sleep(Duration::from_millis(random.random_range(50..900)));
+            cluster.nodes[primary].go_on();
+            "primary stopped for a moment"
+        }
+        _ => {
+            let replica = cluster.cut_off_replica_of(primary);
+            cluster.nodes[replica].kill();
+            load.goes_on(10);
+            cluster.nodes[replica].start_again();
+            "replica killed"
+        }
+    }
+}
+
+#[test]
+fn through_a_seeded_mixture_of_faults_of_a_cluster_nothing_is_lost_or_doubled() {
+    let seed = seed();
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut cluster = Cluster::start(true, 1_500);
+    let sites = sites(&cluster, &[]);
+    let load = Load::start(&sites, seed);
+    // By the number of its rounds: minutes only where somebody asks for them.
+    let long = std::env::var_os("TROVE_TEST_LONG").is_some_and(|is| is == "1");
+    let (rounds, most) = if long {
+        (usize::MAX, Duration::from_secs(240))
+    } else {
+        (3, Duration::from_secs(3_600))
+    };
+    let began = Instant::now();
+    let mut round = 0;
+    while round < rounds && began.elapsed() < most {
+        load.goes_on(10);
+        let what = fail(&mut cluster, &load, &mut random);
+        cluster.wait_whole();
+        recovered(&sites);
+        round += 1;
+        println!("{round}: {what}, at {:?}", began.elapsed());
+    }
+    load.goes_on(10);
+    let books = load.stop();
+    println!(
+        "{round} faults, {} finds and {} credits told, {:?} brought back, {} polls of which {} stale, {} finds retried",
+        books.found.len(),
+        books.credited.len(),
+        replayed(&sites),
+        books.polls,
+        books.stale,
+        books.retried
+    );
     books.no_poll_failed();
     books.are_kept_by(&sites[0]);
 }

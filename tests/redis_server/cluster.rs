@@ -177,6 +177,25 @@ impl Cluster {
         found.expect("it was waited for")
     }
 
+    /// Waits until another node than `old`, which may be stopped, is the primary of `slot`, by what the others say.
+    pub(crate) fn promoted(&self, slot: u16, old: usize) {
+        let others = || self.nodes.iter().enumerate().filter(|(at, _)| *at != old);
+        wait_until("a replica takes over", || {
+            others().all(|(_, node)| {
+                self.primary_by(node, slot)
+                    .is_some_and(|primary| primary != old)
+            })
+        });
+    }
+
+    /// Waits until a node that another has replaced as a primary knows it, and follows.
+    pub(crate) fn follows(&self, node: usize) {
+        wait_until("the node follows another", || {
+            let info = self.nodes[node].asked::<String>(&["INFO", "replication"]);
+            info.is_some_and(|info| info.contains("role:slave"))
+        });
+    }
+
     /// Moves `slot` to another primary as `redis-cli --cluster reshard` does, a few keys at a time, and calls `between`
     /// while it is on its way.
     pub(crate) fn move_slot(&self, slot: u16, to: usize, mut between: impl FnMut()) {
