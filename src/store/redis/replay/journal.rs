@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,6 +45,14 @@ enum Order {
     Append(u64, Vec<Arc<Item>>, oneshot::Sender<io::Result<()>>),
     /// From here on the journal is this and nothing else.
     Rewrite(Vec<(u64, Arc<Item>)>),
+}
+
+/// What became of an order.
+enum Handed {
+    /// The thread has it, or has ended.
+    Over(io::Result<()>),
+    /// It has its place in the queue for room.
+    Waits(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>),
 }
 
 /// The journal of one instance. Dropped, its thread ends.
@@ -98,31 +108,42 @@ impl Journal {
         items: Vec<Arc<Item>>,
     ) -> impl Future<Output = io::Result<()>> + Send + use<> {
         let (done, wait) = oneshot::channel();
-        let order = Order::Append(epoch, items, done);
-        // Handed over now, where there is room: what is written later comes later.
-        let waits = match self.orders.try_send(order) {
-            Ok(()) => None,
-            Err(mpsc::error::TrySendError::Full(order)) => Some((self.orders.clone(), order)),
-            // The wait below ends at once.
-            Err(mpsc::error::TrySendError::Closed(_)) => None,
-        };
+        let handed = self.hand_over(Order::Append(epoch, items, done));
         async move {
-            let gone = || io::Error::other("its thread has ended");
-            if let Some((orders, order)) = waits {
-                orders.send(order).await.map_err(|_| gone())?;
+            match handed {
+                Handed::Over(sent) => sent?,
+                Handed::Waits(sent) => sent.await?,
             }
-            wait.await.map_err(|_| gone())?
+            wait.await.map_err(|_| thread_ended())?
         }
     }
 
     /// From here on the journal holds these and nothing else.
     pub(super) fn rewrite(&self, items: Vec<(u64, Arc<Item>)>) {
-        let orders = self.orders.clone();
-        if let Err(mpsc::error::TrySendError::Full(order)) = orders.try_send(Order::Rewrite(items))
-        {
-            tokio::spawn(async move { orders.send(order).await });
+        match self.hand_over(Order::Rewrite(items)) {
+            // Without its thread there is no journal to rewrite.
+            Handed::Over(_) => {}
+            Handed::Waits(sent) => drop(tokio::spawn(sent)),
         }
     }
+
+    /// Hands an order to the thread, or has it wait for room behind those that wait already. Its place is that of this call,
+    /// whenever the future is awaited: what is written after a rewrite must not be wiped by it.
+    fn hand_over(&self, order: Order) -> Handed {
+        let orders = self.orders.clone();
+        let sent = async move { orders.send(order).await.map_err(|_| thread_ended()) };
+        // A task that has used up its turn would not get into the queue.
+        let mut sent = Box::pin(tokio::task::unconstrained(sent));
+        let mut at_once = Context::from_waker(Waker::noop());
+        match sent.as_mut().poll(&mut at_once) {
+            Poll::Ready(sent) => Handed::Over(sent),
+            Poll::Pending => Handed::Waits(sent),
+        }
+    }
+}
+
+fn thread_ended() -> io::Error {
+    io::Error::other("its thread has ended")
 }
 
 /// Opens the journal, where there is to be one.
@@ -387,6 +408,38 @@ mod tests {
         close(journal, dir.path());
         let (_, players) = open(dir.path(), 64 << 20);
         assert!(players.iter().copied().eq(0..next), "{}", players.len());
+    }
+
+    #[tokio::test]
+    async fn orders_that_wait_for_room_keep_their_places_among_one_another() {
+        let (orders, mut waiting) = mpsc::channel(1);
+        let journal = Journal { orders };
+        let player = |item: &Item| item.player().unwrap().0;
+        let first = journal.write(1, vec![item(1)]);
+        // These wait: what is written after a purge is not to be wiped by it, though it is asked for first.
+        let second = journal.write(1, vec![item(2)]);
+        journal.rewrite(vec![(1, item(1)), (1, item(2))]);
+        let third = journal.write(1, vec![item(3)]);
+        let writes = tokio::spawn(async move { tokio::join!(third, second, first) });
+        let mut seen = Vec::new();
+        while seen.len() < 4 {
+            seen.push(match waiting.recv().await.unwrap() {
+                Order::Append(_, items, done) => {
+                    done.send(Ok(())).unwrap();
+                    items.iter().map(|item| player(item)).collect::<Vec<_>>()
+                }
+                Order::Rewrite(items) => {
+                    let players = items.iter().map(|(_, item)| player(item));
+                    [0].into_iter().chain(players).collect()
+                }
+            });
+        }
+        assert_eq!(seen, [vec![1], vec![2], vec![0, 1, 2], vec![3]]);
+        let (third, second, first) = writes.await.unwrap();
+        assert!(first.is_ok() && second.is_ok() && third.is_ok());
+        // Without a thread nothing is promised.
+        drop(waiting);
+        assert!(journal.write(1, vec![item(4)]).await.is_err());
     }
 
     #[tokio::test]
