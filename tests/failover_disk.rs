@@ -13,8 +13,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PLAYERS: usize = 6;
-
 /// A small disk; unmounted when dropped.
 struct Disk {
     dir: tempfile::TempDir,
@@ -104,6 +102,7 @@ impl Phone {
 fn through_a_full_disk(
     redis: &mut Server,
     disk: &Disk,
+    players: usize,
     settings: &[(&str, &str)],
     refusals: &[&str],
 ) {
@@ -118,7 +117,7 @@ fn through_a_full_disk(
     let mut site = Site::stopped(&all).store_at(&redis.url());
     site.start_again();
     site.open_h();
-    let mut phones: Vec<Phone> = (0..PLAYERS)
+    let mut phones: Vec<Phone> = (0..players)
         .map(|n| Phone {
             player: site.player(&format!("p{n}")),
             name: format!("p{n}"),
@@ -149,14 +148,17 @@ fn through_a_full_disk(
         let refused = refused.unwrap();
         assert!(refusals.contains(&refused.as_str()), "{refused}");
     }
-    if refusals == ["store_full"] {
+    // Where an answer must be safe, a find that was written before the file was found to be full is one that nobody knows the
+    // fate of: what its player sees may be old.
+    let may_be_old = refusals.contains(&"not_durable");
+    if !may_be_old {
         health("full");
     }
     for _ in 0..20 {
         for phone in &mut phones {
             let answer = phone.player.poll();
             let sum = |name: &str| answer[name].as_u64().unwrap();
-            assert!(answer.get("stale").is_none(), "{answer}");
+            assert!(may_be_old || answer.get("stale").is_none(), "{answer}");
             assert!(
                 sum("balance") >= 3 && sum("balance") <= phone.coins(),
                 "{answer}"
@@ -223,7 +225,7 @@ fn a_redis_whose_disk_is_full_takes_no_finds_and_loses_none() {
     let args = args(&disk);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut redis = Server::with(&args);
-    through_a_full_disk(&mut redis, &disk, &[], &["store_full"]);
+    through_a_full_disk(&mut redis, &disk, 6, &[], &["store_full"]);
     drop(redis);
 }
 
@@ -241,9 +243,11 @@ fn with_fsync_no_find_is_acknowledged_that_a_full_disk_does_not_have() {
     let settings = [
         ("store.durability", "fsync"),
         ("store.durability_wait_ms", "3000"),
+        // A fence may have to wait for the one before it.
+        ("store.find_wait_ms", "10000"),
     ];
     // What was written before the file was found to be full has an answer that is not safe.
     let refusals = ["store_full", "not_durable"];
-    through_a_full_disk(&mut redis, &disk, &settings, &refusals);
+    through_a_full_disk(&mut redis, &disk, 2, &settings, &refusals);
     drop(redis);
 }
