@@ -5,11 +5,13 @@
 //! The history of all wallets *is* the feed: an entry holds what happened and the wallet after it, and leads back to the
 //! wallet's entry before. `streams/src/keys.rs` explains every key, `lua/` every script.
 //!
-//! - [`gate`]: what is looked at on every new link: is it the known store, does a new epoch begin, was it out of reach.
+//! - [`reach`]: the first link to each server. [`gate`]: what is looked at on every new link: is it the known store, does a new
+//!   epoch begin, was it out of reach.
 //! - [`shared`], [`jobs`]: the clock, the errors, and calls of scripts in batches. [`durable`]: what must have their work
 //!   before it is answered; [`shown`]: what is known to have been had.
 //! - [`finds`], [`wallets`], [`players`], [`hunts`]: the operations; [`cache`] has the hunts as last read.
-//! - [`entry`], [`tail`]: entries of the feed, and the feed for those who watch; [`state`]: a partition's counters and sums.
+//! - [`entry`], [`feeds`], [`tail`]: entries of the feed, following it, and the feed for those who watch; [`state`]: a
+//!   partition's counters and sums.
 //! - [`turns`]: how many wallets are read at a time, so that one primary that is away holds up nobody else's.
 //! - [`replay`]: what a failover took is brought back.
 //! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
@@ -21,6 +23,7 @@ mod audit;
 mod cache;
 mod durable;
 mod entry;
+mod feeds;
 mod figures;
 mod finds;
 mod gate;
@@ -29,6 +32,7 @@ mod hunts;
 mod jobs;
 mod options;
 mod players;
+mod reach;
 mod replay;
 mod scripts;
 mod shared;
@@ -54,6 +58,7 @@ use crate::game::rules::NewFind;
 use crate::game::wallet::Wallet;
 use durable::Fences;
 use gate::{Gate, Line as Link, identity_fields};
+use reach::{route, wait_up, warn_of_clients};
 use replay::journal::{Journal, Line};
 use scripts::Scripts;
 use shared::{Core, Shared, describe, lock};
@@ -66,7 +71,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use trove_streams::keys::Keys;
-use trove_streams::{Config, DownReason, Partitions, Prepare, Router, State, StoreUrl, TcpDial};
+use trove_streams::{Config, Partitions, Router, State};
 use turns::Turns;
 
 /// Batches of events on their way to the mirror; reading the feed pauses when there are more.
@@ -77,8 +82,6 @@ pub const LONG_READS_MAX: usize = 4;
 pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
 const EXPORT_BATCHES_MAX: usize = 4;
-/// Clients that are left for operators and replicas when the sum of connections is compared with the server's limit.
-const CLIENTS_SPARE: u64 = 32;
 
 /// The store on Redis.
 pub struct RedisStore {
@@ -367,71 +370,6 @@ impl RedisStore {
                 runtime: self.runtime.clone(),
             }),
         }
-    }
-}
-
-/// Starts connecting to the store's servers.
-fn route(
-    shared: &Shared,
-    url: &StoreUrl,
-    config: Config,
-    gate: Option<Arc<Gate>>,
-) -> Result<Router, ConnectError> {
-    let gate = gate.map(|gate| gate as Arc<dyn Prepare>);
-    let home = shared.keys.identity();
-    Ok(Router::start(url, Arc::new(TcpDial), config, gate, &home)?)
-}
-
-/// Waits for a link, to each primary of a cluster, and says why there is none.
-async fn wait_up(connection: &Router, within: Duration) -> Result<(), ConnectError> {
-    let mut states = connection.states();
-    let looked = async {
-        loop {
-            match &*states.borrow_and_update() {
-                State::Up(_) => return Ok(()),
-                State::Down { reason, .. } => match reason.root() {
-                    DownReason::TooOld { found, needed } => {
-                        return Err(ConnectError::TooOld {
-                            found: *found,
-                            needed: *needed,
-                        });
-                    }
-                    DownReason::Prepare(error) => {
-                        if let Some(refused) = error.downcast_ref::<ConnectError>() {
-                            return Err(refused.clone());
-                        }
-                    }
-                    reason if reason.is_permanent() => {
-                        return Err(ConnectError::Unreachable(describe(reason)));
-                    }
-                    _ => {}
-                },
-                State::Connecting => {}
-            }
-            if states.changed().await.is_err() {
-                return Err(ConnectError::Unreachable("the connection has ended".into()));
-            }
-        }
-    };
-    match tokio::time::timeout(within, looked).await {
-        Ok(result) => result,
-        Err(_) => Err(ConnectError::Unreachable(match connection.state() {
-            State::Down { reason, .. } => describe(&*reason),
-            _ => "no answer in time".into(),
-        })),
-    }
-}
-
-/// Says when the instances' connections, twice over during a rolling deploy, come near what the server takes.
-fn warn_of_clients(connection: &Router, connections: u32, instances: u32) {
-    let needed = u64::from(connections) * u64::from(instances) * 2;
-    if let Some(most) = connection.state().up().and_then(|up| up.server.maxclients)
-        && needed + CLIENTS_SPARE > most
-    {
-        tracing::warn!(
-            "{connections} connections x {instances} instances x 2 during a deploy = {needed}, and the server's \
-             maxclients is {most}: raise it"
-        );
     }
 }
 
