@@ -21,10 +21,10 @@ use trove_streams::redis::{Value, cmd};
 
 /// What became of an offer.
 pub(super) enum Offered {
-    /// It was lost and is there again.
-    Back,
-    /// It is there.
-    Kept,
+    /// It was lost and is there again, since this time of the ledger; 0 where it stands in none.
+    Back(Millis),
+    /// It is there, by an entry that is not later than this.
+    Kept(Millis),
     /// Not now; later perhaps.
     Later,
     /// It cannot come back.
@@ -72,8 +72,8 @@ impl Core {
         for ((number, player), answer) in of.into_iter().zip(self.run_all(&jobs).await) {
             let offered = match answer {
                 Answer::Reply(value) => match text(value)?.as_str() {
-                    "back" => Offered::Back,
-                    "kept" => Offered::Kept,
+                    "back" => Offered::Back(0),
+                    "kept" => Offered::Kept(0),
                     "x" => {
                         shared.replay.purge(player);
                         Offered::Not(Dropped::Erased)
@@ -82,7 +82,7 @@ impl Core {
                         if let Some(to) = parse_base62(other.as_bytes()) {
                             shared.replay.rename(player, PlayerId(to));
                         }
-                        Offered::Kept
+                        Offered::Kept(0)
                     }
                 },
                 Answer::Generation | Answer::Failed(StoreError::NotDurable(_)) => Offered::Later,
@@ -96,9 +96,13 @@ impl Core {
     }
 
     pub(super) async fn offer_hunt(&self, hunt: &Hunt) -> Result<Offered, StoreError> {
-        self.bring_back_hunt(hunt)
-            .await
-            .map(|back| if back { Offered::Back } else { Offered::Kept })
+        self.bring_back_hunt(hunt).await.map(|back| {
+            if back {
+                Offered::Back(0)
+            } else {
+                Offered::Kept(0)
+            }
+        })
     }
 
     /// Makes a hunt again what it was before a failover, unless it has been changed as often since. Its number may be
@@ -150,10 +154,10 @@ impl Core {
             .arg(player.map_or_else(String::new, |player| base62(player.0)))
             .number(at);
         match text(self.ask(job).await?)?.as_str() {
-            "kept" => Ok(Offered::Kept),
+            "kept" => Ok(Offered::Kept(0)),
             "lost" => {
                 self.erase_as_of(name, player, at).await?;
-                Ok(Offered::Back)
+                Ok(Offered::Back(0))
             }
             _ => Ok(Offered::Not(Dropped::Conflict)),
         }
@@ -300,11 +304,11 @@ impl Core {
         value: Value,
     ) -> Result<Offered, StoreError> {
         let mut reader = Reader::new(value)?;
-        let (_now, _wallet) = (reader.number()?, reader.wallet()?);
+        let (now, _wallet) = (reader.number()?, reader.wallet()?);
         let mut answer = reader.list()?;
         match answer.text()?.as_str() {
-            "back" => Ok(Offered::Back),
-            "kept" => Ok(Offered::Kept),
+            "back" => Ok(Offered::Back(now)),
+            "kept" => Ok(Offered::Kept(now)),
             _ => match answer.text()?.as_str() {
                 "erased" => Ok(Offered::Not(Dropped::Erased)),
                 "conflict" => Ok(Offered::Not(Dropped::Conflict)),
@@ -358,8 +362,8 @@ impl Core {
                     }
                 }
                 Adjusting::Is(adjusted) => Ok(match adjusted.outcome {
-                    Ok(AdjustDecision::Recorded(_)) => Offered::Back,
-                    Ok(AdjustDecision::Duplicate(_)) => Offered::Kept,
+                    Ok(AdjustDecision::Recorded(entry)) => Offered::Back(entry.at),
+                    Ok(AdjustDecision::Duplicate(entry)) => Offered::Kept(entry.at),
                     Err(AdjustRefusal::Conflict) => Offered::Not(Dropped::Conflict),
                     Err(AdjustRefusal::HuntArchived) => Offered::Not(Dropped::Archived),
                     // The credits that it takes from may come back yet.

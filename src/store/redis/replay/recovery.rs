@@ -178,11 +178,11 @@ impl Core {
             return false;
         }
         match offered {
-            Ok(Offered::Back) => {
-                lock(&replay.ring).settle(number, epoch);
+            Ok(Offered::Back(at)) => {
+                lock(&replay.ring).settle(number, epoch, at);
                 replay.returned(kind);
             }
-            Ok(Offered::Kept) => lock(&replay.ring).settle(number, epoch),
+            Ok(Offered::Kept(at)) => lock(&replay.ring).settle(number, epoch, at),
             Ok(Offered::Later) => {}
             Ok(Offered::Not(why)) => {
                 lock(&replay.ring).remove(number);

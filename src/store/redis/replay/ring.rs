@@ -20,6 +20,8 @@ struct Kept {
     /// The epoch in which the store had it; its caller's, so it may be one too low.
     epoch: u64,
     settled: bool,
+    /// The latest time of the entries by which the ledger has it: its own, or that of its being brought back, or found there.
+    at: Millis,
     pushed: Instant,
     bytes: usize,
 }
@@ -72,6 +74,7 @@ impl Ring {
             return 0;
         }
         let bytes = item.bytes();
+        let at = item.in_ledger().map_or(0, |(_, at)| at);
         self.bytes += bytes;
         self.count += 1;
         self.erasures += usize::from(item.kind() == Kind::Erasure);
@@ -79,6 +82,7 @@ impl Ring {
             item,
             epoch,
             settled,
+            at,
             pushed: Instant::now(),
             bytes,
         }));
@@ -130,9 +134,9 @@ impl Ring {
                 continue;
             }
             kept.settled = kept.settled
-                && kept.item.in_ledger().is_some_and(|(player, at)| {
+                && kept.item.in_ledger().is_some_and(|(player, _)| {
                     let cut = cut_of(player);
-                    kept.epoch == cut.of && at < cut.ms
+                    kept.epoch == cut.of && kept.at < cut.ms
                 });
             if kept.settled {
                 kept.epoch = epoch;
@@ -156,13 +160,15 @@ impl Ring {
         open.filter(|kept| !kept.settled).count()
     }
 
-    /// The store has an item in this epoch.
-    pub(super) fn settle(&mut self, number: u64, epoch: u64) {
+    /// The store has an item in this epoch, by an entry that is not later than `at`; 0 where it stands in no ledger. What was
+    /// brought back stands there later than it was done: a failover may take it once more.
+    pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis) {
         let kept = number
             .checked_sub(self.first)
             .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.as_mut());
         if let Some(kept) = kept {
             (kept.settled, kept.epoch, kept.pushed) = (true, epoch, Instant::now());
+            kept.at = kept.at.max(at);
         }
     }
 
@@ -195,10 +201,15 @@ impl Ring {
         (any, open)
     }
 
-    /// Everything, with its epochs.
+    /// Everything, with its epochs; 0 for what stands in the ledger later than it says itself, so that it is offered whatever
+    /// the next cut is.
     pub(super) fn all(&self) -> Vec<(u64, Arc<Item>)> {
+        let epoch = |kept: &Kept| match kept.item.in_ledger() {
+            Some((_, at)) if kept.at > at => 0,
+            _ => kept.epoch,
+        };
         let kept = self.items.iter().flatten();
-        kept.map(|kept| (kept.epoch, kept.item.clone())).collect()
+        kept.map(|kept| (epoch(kept), kept.item.clone())).collect()
     }
 
     /// Forgets everything: another store is used from now on.
@@ -279,10 +290,29 @@ mod tests {
         ring.judge(9, |_| Cut { ms: 100, of: 8 });
         assert_eq!(open(&ring), [3, 4, 5, 2]);
         let first = ring.open(|_| true)[0].0;
-        ring.settle(first, 9);
+        ring.settle(first, 9, 0);
         assert_eq!(open(&ring), [4, 5, 2]);
         ring.judge(9, |_| Cut::default());
         assert_eq!(open(&ring), [4, 5, 2], "the same epoch once more");
+    }
+
+    #[test]
+    fn what_was_brought_back_is_as_young_as_that() {
+        let mut ring = ring(Duration::MAX);
+        ring.push(find(ADA, 100), 7, true);
+        ring.push(find(ADA, 110), 7, true);
+        ring.judge(8, |_| Cut { ms: 90, of: 7 });
+        for (number, _) in ring.open(|_| true) {
+            ring.settle(number, 8, 200 + number);
+        }
+        assert_eq!(open(&ring), [0; 0]);
+        assert!(
+            ring.all().iter().all(|(epoch, _)| *epoch == 0),
+            "a journal that is read after this would not know"
+        );
+        // The second failover's cut is after what was done, and before it was brought back.
+        ring.judge(9, |_| Cut { ms: 201, of: 8 });
+        assert_eq!(open(&ring), [110]);
     }
 
     #[test]
@@ -292,7 +322,7 @@ mod tests {
         ring.evict(8);
         assert_eq!(open(&ring), [1]);
         let number = ring.open(|_| true)[0].0;
-        ring.settle(number, 8);
+        ring.settle(number, 8, 0);
         // Any age is too old.
         std::thread::sleep(Duration::from_nanos(1));
         ring.evict(8);
