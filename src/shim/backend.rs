@@ -155,7 +155,7 @@ impl Shim {
     async fn answer(self: Arc<Self>, request: Request<front::Body>) -> Response<ShimBody> {
         let (mut parts, body) = request.into_parts();
         let origin = parts.extensions.get::<Origin>().copied();
-        let came = Came::of(&parts);
+        let mut came = Came::of(&parts);
         let arrived = came.arrived;
         let was_tried = parts
             .extensions
@@ -205,7 +205,7 @@ impl Shim {
             return self.own(response.map(ShimBody::Whole), Route::Cached, arrived);
         }
         if let Some(origin) = origin {
-            self.peers.tell(&mut parts.headers, origin.peer);
+            came.trace = Some(self.peers.tell(&mut parts.headers, origin.peer));
         }
         let forwarding = Forwarding {
             group: &self.upstreams.live().clone(),

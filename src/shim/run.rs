@@ -160,6 +160,7 @@ fn build(
         peers: Peers {
             trusted: items("shim.trusted_proxies", &shim.trusted_proxies)?,
             tells_address: shim.forwarded_for,
+            traces_every: settings.trace.every,
         },
         cache: Cache::new(shim.cache_bytes_max, shim.cache_answer_bytes_max),
         metrics,
