@@ -12,7 +12,7 @@ use super::players::Players;
 use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
-use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, Tried};
+use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, OwnAnswer, Tried};
 use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -347,6 +347,10 @@ impl Backend for ShimBackend {
         answer
             .block(&self.0.own_fields)
             .field_with("server-timing", |out| write_timing(out, took));
+    }
+
+    fn refused(&self, own: &OwnAnswer) {
+        blame::refused(&self.0, own);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
