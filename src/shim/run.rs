@@ -260,7 +260,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     }
     shim.sla.clone().save().await;
     let ending = shim.clone();
-    let _ = tokio::task::spawn_blocking(move || ending.metrics.telemetry.end()).await;
+    let _ = crate::blocking::spawn(move || ending.metrics.telemetry.end()).await;
     tracing::info!("stopped");
     Ok(())
 }
