@@ -20,6 +20,7 @@ mod audit;
 mod cache;
 mod durable;
 mod entry;
+mod fenced;
 mod figures;
 mod finds;
 mod gate;
@@ -35,6 +36,7 @@ mod state;
 mod tail;
 mod wallets;
 
+pub use fenced::Fenced;
 pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
 pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 

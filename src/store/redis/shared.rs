@@ -1,6 +1,7 @@
 //! What every part of the store has in hand: keys, scripts, the clock, what is known of the store, and its connection.
 
 use super::cache::HuntCache;
+use super::fenced::FencedCounts;
 use super::options::{Options, Time};
 use super::replay::Replay;
 use super::replay::journal::{Journal, Line};
@@ -91,6 +92,8 @@ pub(super) struct Shared {
     pub(super) feed_full: AtomicBool,
     pub(super) feed_bytes: AtomicU64,
     pub(super) figures: Mutex<Arc<ServerFigures>>,
+    /// Commands that were held back.
+    pub(super) fenced: FencedCounts,
     /// The server's memory is full.
     memory_full: AtomicBool,
     /// Why the store on the server is not used, though the server answers.
@@ -154,6 +157,7 @@ impl Shared {
             feed_full: AtomicBool::new(false),
             feed_bytes: AtomicU64::new(0),
             figures: Mutex::default(),
+            fenced: FencedCounts::default(),
             memory_full: AtomicBool::new(false),
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
