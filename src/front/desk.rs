@@ -413,7 +413,8 @@ impl Drop for Ticket {
             let desk = self.desk.clone();
             let took = self.shape.arrived.elapsed();
             let why = Refusal::NoAnswer;
-            if self.is_waiting() {
+            // Of a panic, the connection tells.
+            if self.is_waiting() && !std::thread::panicking() {
                 (desk.count)(&OwnAnswer {
                     why,
                     took,

@@ -474,6 +474,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_that_is_dropped_has_the_status_that_its_client_is_told() {
+        struct Asked<'a>(&'a std::cell::Cell<u16>);
+        impl Drop for Asked<'_> {
+            fn drop(&mut self) {
+                self.0.set(status_of_dropped());
+            }
+        }
+        let status = std::cell::Cell::new(0);
+        drop(Asked(&status));
+        assert_eq!(status.get(), CLIENT_GONE);
+        GIVEN_UP.sync_scope(503, || drop(Asked(&status)));
+        assert_eq!(status.get(), 503);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _asked = Asked(&status);
+            panic!("on purpose")
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(status.get(), 500);
+    }
+
+    #[test]
     fn every_route_has_its_name() {
         for (method, path, route) in [
             ("GET", "/treasure/h", Route::Poll),
