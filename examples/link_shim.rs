@@ -64,6 +64,7 @@ impl Backend for Shim {
                 mark: 0,
                 extra: None,
                 leaves_out: None,
+                trace: head.trace(),
             },
         );
         if let Err((ticket, _)) = sent {

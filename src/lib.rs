@@ -1,6 +1,7 @@
 //! Trove: a real-time treasure-hunt game server.
 
 pub mod auth;
+pub mod blocking;
 pub mod cli;
 pub mod config;
 pub mod front;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use front_site::{Client, PATIENCE, Running, until};
-use trove::front::{Phase, descriptors_max};
+use trove::front::{Phase, Refusal, descriptors_max};
 
 const NOW: &[u8] = b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n";
 const HELD: &[u8] = b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -166,6 +166,49 @@ fn a_backend_that_does_not_answer_is_given_up() {
     until("its future is dropped", || {
         server.gate.dropped.load(SeqCst) == 1
     });
+    let given_up = server.gate.given_up.lock().unwrap();
+    assert_eq!(*given_up, [Refusal::AnswerTimeout]);
+    assert_eq!(
+        *server.gate.told.lock().unwrap(),
+        [(Refusal::AnswerTimeout, true)]
+    );
+}
+
+#[test]
+fn a_backend_is_told_of_every_answer_that_is_not_its_own() {
+    let server = Running::with(|limits| limits.connections_max = 1);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let expected = [
+        (get("/now"), 200, None),
+        (get("/call/a"), 200, None),
+        (
+            "BROKEN\r\n\r\n".into(),
+            400,
+            Some((Refusal::BadRequestLine, false)),
+        ),
+        (get("/panic-now"), 500, Some((Refusal::Internal, false))),
+        (get("/panic"), 500, Some((Refusal::Internal, true))),
+        (
+            "POST /count?little HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n".into(),
+            413,
+            Some((Refusal::BodyTooLarge, false)),
+        ),
+    ];
+    let mut told = Vec::new();
+    for (request, status, own) in expected {
+        let mut client = server.connect();
+        client.send(request.as_bytes());
+        assert_eq!(client.reply().status, status, "{request}");
+        drop(client);
+        until("it has gone", || server.front.connections() == 0);
+        told.extend(own);
+        assert_eq!(*server.gate.told.lock().unwrap(), told, "{request}");
+    }
+    let _one = server.connect();
+    until("it is there", || server.front.connections() == 1);
+    assert_eq!(server.connect().reply().status, 503);
+    told.push((Refusal::TooManyConnections, false));
+    assert_eq!(*server.gate.told.lock().unwrap(), told);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use front_taker::{Client, PATIENCE, Taking, until};
 use std::io::Read;
+use trove::front::Refusal;
 
 fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").into_bytes()
@@ -181,6 +182,14 @@ fn a_dropped_ticket_is_a_502_and_a_broken_answer_a_500() {
     let mut client = taking.connect();
     client.send(&get("/take-dropped"));
     assert_eq!(client.reply().code(), "no_answer");
+    // Dropped, broken, a panic, dropped.
+    let own = [
+        Refusal::NoAnswer,
+        Refusal::Internal,
+        Refusal::Internal,
+        Refusal::NoAnswer,
+    ];
+    assert_eq!(taking.told(), own);
     client.send(&get("/take-back"));
     assert_eq!(client.reply().text(), "called ");
     client.send(&get("/take-answered"));

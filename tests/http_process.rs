@@ -210,6 +210,8 @@ fn the_metrics_are_well_formed_and_equal_the_ledger() {
         "trove_timeouts_total",
         "trove_panics_total",
         "trove_cut_answers_total",
+        "trove_front_answers_total{code=\"answer_timeout\"}",
+        "trove_blocking_jobs{state=\"queued\"}",
     ] {
         assert_eq!(series(&text, name), 0);
     }

@@ -6,7 +6,7 @@
 mod http_site;
 mod redis_server;
 
-use http_site::{Ask, Player, Site, hunt_h, trove, wait};
+use http_site::{Ask, Player, Site, hunt_h, series, trove, wait};
 use redis_server::Server;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -296,6 +296,53 @@ fn a_redis_that_comes_back_empty_never_shows_a_zero_balance() {
     wait("the new store to be served", || {
         site.client().send(Ask::get("/health")).is(200)["store"] == "up"
     });
+}
+
+/// How many commands a server's fences have held back, by reason.
+fn fenced(site: &Site, reason: &str) -> u64 {
+    let text = site.ops().send(Ask::get("/metrics")).text();
+    series(
+        &text,
+        &format!("trove_store_fenced_total{{reason=\"{reason}\"}}"),
+    )
+}
+
+#[test]
+fn a_command_of_another_epoch_is_refused_and_counted_and_goes_through_anew() {
+    let redis = Server::start();
+    let site = site(&redis, "one", &[]);
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.poll();
+    for reason in ["epoch", "clock", "generation", "role", "history", "too_few"] {
+        assert_eq!(fenced(&site, reason), 0, "{reason}");
+    }
+    // As if every partition were of the epoch before.
+    let states: Vec<String> = redis.run(&["KEYS", "*}s"]);
+    assert!(!states.is_empty());
+    for state in &states {
+        redis.run::<u64>(&["HINCRBY", state, "epoch", "-1"]);
+    }
+    ann.find(&json!({"treasure": "a"})).is(201);
+    assert!(fenced(&site, "epoch") >= 1);
+    wait("the find to be credited", || ann.poll()["balance"] == 5);
+    site.verifies();
+}
+
+#[test]
+fn what_no_replica_has_is_not_acknowledged_and_counted() {
+    let redis = Server::start();
+    let settings = [
+        ("store.durability", "replicated"),
+        ("store.replicas_min", "1"),
+        ("store.durability_wait_ms", "100"),
+    ];
+    let site = site(&redis, "one", &settings);
+    let put = Ask::new("PUT", "/hunts/h").body(hunt_h().to_string());
+    let answer = site.manage(put);
+    answer.is_problem(503, "not_durable");
+    assert!(fenced(&site, "too_few") >= 1);
+    assert_eq!(fenced(&site, "epoch"), 0);
 }
 
 #[test]

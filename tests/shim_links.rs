@@ -101,7 +101,8 @@ fn a_link_carries_who_asks_a_trace_and_no_claims() {
     let server = polite();
     for trusts in [false, true] {
         let trusted = if trusts { "127.0.0.0/8" } else { "10.0.0.0/8" };
-        let shim = linked(&[&server], &[("SHIM__TRUSTED_PROXIES", trusted)]);
+        let settings = [("SHIM__TRUSTED_PROXIES", trusted), ("TRACE__EVERY", "0")];
+        let shim = linked(&[&server], &settings);
         let claims = "x-forwarded-for: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\nx-real-ip: 1.1.1.1\r\n";
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let twice = format!("traceparent: {good}\r\ntraceparent: {good}\r\n");
@@ -131,6 +132,23 @@ fn a_link_carries_who_asks_a_trace_and_no_claims() {
                 (made.len(), &made[..3], &made[52..]),
                 (55, "00-", if is_kept { "-01" } else { "-00" })
             );
+        }
+    }
+}
+
+#[test]
+fn of_the_traces_that_begin_at_the_shim_it_chooses_those_that_all_record() {
+    let server = polite();
+    for (every, flags) in [("0", "-00"), ("1", "-01")] {
+        let shim = linked(&[&server], &[("TRACE__EVERY", every)]);
+        let mut known = Vec::new();
+        // Over a link, and over plain HTTP.
+        for target in ["/treasure/h", "/hunts/h", "/treasure/h"] {
+            assert_eq!(shim.ask(get(target, "")).status, 200);
+            let made = server.last().field("traceparent").unwrap().to_owned();
+            assert_eq!((made.len(), &made[52..]), (55, flags));
+            assert!(!known.contains(&made[3..35].to_owned()), "{known:?}");
+            known.push(made[3..35].to_owned());
         }
     }
 }

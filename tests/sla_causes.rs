@@ -176,6 +176,33 @@ fn a_paused_redis_is_blamed_on_the_store_alone() {
 }
 
 #[test]
+fn a_find_that_is_asked_for_again_until_redis_is_back_is_blamed_on_the_store_alone() {
+    let redis = Server::start();
+    // The link is given up and made anew several times meanwhile.
+    let settings = [
+        ("sla.slow_ms", SLOW_MS),
+        ("server.instance_id", "one"),
+        ("store.response_timeout_ms", "200"),
+    ];
+    let mut site = Site::stopped(&settings).store_at(&redis.url());
+    site.start_again();
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.poll();
+    let before = slow(&site);
+    redis.pause();
+    let asked = std::thread::spawn(move || {
+        let body = json!({"treasure": "a"}).to_string();
+        ann.send(traced(Ask::post("/treasure/h/finds", body)))
+    });
+    std::thread::sleep(SLOWLY);
+    redis.go_on();
+    let answer = asked.join().unwrap();
+    assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
+    blamed(&site, before, "store", 1);
+}
+
+#[test]
 fn a_server_that_stood_still_is_blamed_itself() {
     let site = Site::with(&[("sla.slow_ms", SLOW_MS)]);
     site.open_h();

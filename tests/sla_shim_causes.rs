@@ -70,8 +70,8 @@ fn signal(process: &Process, name: &str) {
     assert!(status.expect("kill").success());
 }
 
-/// A Trove server.
-fn serve(store: &str) -> (Process, SocketAddr) {
+/// A Trove server: its public listener and the one for operations.
+fn serve(store: &str) -> (Process, SocketAddr, SocketAddr) {
     let mut command = trove(&[
         "serve",
         "--listen",
@@ -84,8 +84,7 @@ fn serve(store: &str) -> (Process, SocketAddr) {
         "the-server",
     ]);
     command.env("TROVE_STORE__RESPONSE_TIMEOUT_MS", "4000");
-    let (process, public, _) = start(command);
-    (process, public)
+    start(command)
 }
 
 /// A shim before a server whose health is not asked for while a test stops it.
@@ -189,7 +188,7 @@ fn a_full_queue_is_blamed_on_the_shim_alone() {
 #[test]
 fn a_server_that_stood_still_is_blamed_as_the_app_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = serve(&format!("embedded:{}", dir.path().display()));
+    let (server, address, _) = serve(&format!("embedded:{}", dir.path().display()));
     open_hunt(address);
     let shim = before(address);
     let token = &tokens(&["p".to_owned()])[0];
@@ -212,7 +211,7 @@ fn a_server_that_stood_still_is_blamed_as_the_app_alone() {
 #[test]
 fn a_paused_redis_is_blamed_on_the_store_alone() {
     let redis = Redis::start();
-    let (_server, address) = serve(&redis.url());
+    let (_server, address, _) = serve(&redis.url());
     open_hunt(address);
     let shim = before(address);
     let token = &tokens(&["p".to_owned()])[0];
@@ -229,10 +228,53 @@ fn a_paused_redis_is_blamed_on_the_store_alone() {
     blamed(&shim, before, "store", 1);
 }
 
+/// What a process says of its slow requests, the newest first.
+fn examples(ops: SocketAddr) -> Vec<serde_json::Value> {
+    let mut client = Client::new(std::net::TcpStream::connect(ops).unwrap());
+    client.send(b"GET /sla HTTP/1.1\r\nhost: x\r\n\r\n");
+    let sla: serde_json::Value = serde_json::from_slice(&client.reply().body).unwrap();
+    sla["slow"]["examples"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_slow_request_whose_client_named_no_trace_has_one_that_its_server_knows_too() {
+    let redis = Redis::start();
+    let (_server, address, ops) = serve(&redis.url());
+    open_hunt(address);
+    let shim = before(address);
+    let token = &tokens(&["p".to_owned()])[0];
+    // Once over a link, and once over plain HTTP, for a body of unknown length travels on no link.
+    let chunked = format!(
+        "POST /treasure/h/finds HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ntransfer-encoding: chunked\r\n\r\n11\r\n{{\"treasure\": \"t\"}}\r\n0\r\n\r\n"
+    );
+    let on_links =
+        format!("trove_shim_link_requests_total{{instance=\"{address}\",upstream=\"blue\"}}");
+    for request in [find(token), chunked.into_bytes()] {
+        let before = slow(&shim);
+        let mut client = shim.connect();
+        redis.pause();
+        client.send(&request);
+        std::thread::sleep(SLOWLY);
+        redis.go_on();
+        let reply = client.reply();
+        assert!(matches!(reply.status, 200 | 201), "{}", reply.text());
+        assert!(
+            (shim.metric(&on_links) - 1.0).abs() < 0.5,
+            "the first alone"
+        );
+        let example = blamed(&shim, before, "store", 1);
+        let trace = example["trace_id"].as_str().expect("a trace");
+        assert_eq!(trace.len(), 32, "{example}");
+        until("the server tells of it too", || {
+            examples(ops).iter().any(|one| one["trace_id"] == trace)
+        });
+    }
+}
+
 #[test]
 fn a_shim_that_stood_still_is_blamed_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = serve(&format!("embedded:{}", dir.path().display()));
+    let (server, address, _) = serve(&format!("embedded:{}", dir.path().display()));
     open_hunt(address);
     let shim = before(address);
     let token = &tokens(&["p".to_owned()])[0];

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod http_site;
+mod shim_site;
 
 use http_site::{Ask, Site, series, token, wait};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -151,6 +152,43 @@ fn a_collector_gets_the_spans_of_requests_whose_clients_record_them() {
     assert!(
         !all.contains("alice") && !all.contains("recorded"),
         "no name, no id"
+    );
+}
+
+#[test]
+fn a_trace_that_begins_at_the_shim_has_its_span_first_and_the_server_s_below() {
+    let collector = Collector::start("200 OK");
+    let endpoint = format!("http://{}", collector.address);
+    // The server would choose none by itself.
+    let site = site(&endpoint, &[]);
+    site.open_h();
+    let settings = [
+        ("TRACE__OTLP_ENDPOINT", &*endpoint),
+        ("TRACE__EXPORT_MS", "20"),
+        ("TRACE__EVERY", "1"),
+    ];
+    let address = site.public();
+    let shim = shim_site::Shim::with(&[format!("blue={address}")], &settings);
+    shim.until_linked(address, 2);
+    let poll = format!(
+        "GET /treasure/h HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+        token("carol")
+    );
+    assert_eq!(shim.ask(poll).status, 200);
+    wait("both spans", || {
+        let polls = collector.spans();
+        polls.iter().filter(|span| span.name == "poll").count() == 2
+    });
+    let mut polls = collector.spans();
+    polls.retain(|span| span.name == "poll");
+    polls.sort_by_key(|span| span.parent_span_id.len());
+    let [first, below] = &polls[..] else {
+        panic!("{polls:?}");
+    };
+    assert!(first.parent_span_id.is_empty());
+    assert_eq!(
+        (&below.parent_span_id, &below.trace_id),
+        (&first.span_id, &first.trace_id)
     );
 }
 

@@ -143,6 +143,7 @@ impl<B: Backend> Front<B> {
                     && let Some(Ok((stream, _))) = accept_now(listener).await
                 {
                     count(&self.counters.dropped_connections);
+                    self.refused(Refusal::TooManyConnections, Duration::ZERO, false);
                     self.shed(&stream);
                 }
                 if !reserve.refill() {

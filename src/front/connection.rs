@@ -150,8 +150,10 @@ impl<IO, B: Backend> Connection<IO, B> {
         };
         let Some(seat) = seat else {
             count(&front.counters.dropped_connections);
+            front.refused(Refusal::TooManyConnections, Duration::ZERO, false);
             return None;
         };
+        front.refused(Refusal::TooManyConnections, Duration::ZERO, false);
         front.refusing.store(refusing + 1, Relaxed);
         count(&front.counters.refused_connections);
         let mut connection = Self::seated(front, io, peer, seat);
@@ -379,8 +381,14 @@ where
 
     /// The same for a request whose method is known, but which is no exchange yet.
     pub(super) fn refuse_method(&mut self, s: &mut Scratch, refusal: Refusal, head_only: bool) {
-        self.exchange = None;
+        let was_called = match self.exchange.take() {
+            Some(mut exchange) => exchange.give_up(&self.front, refusal),
+            None => false,
+        };
         count(&self.front.counters.refused_requests);
+        let since = self.kept.as_ref().and_then(|kept| kept.since);
+        let took = since.unwrap_or(self.arrived).elapsed();
+        self.front.refused(refusal, took, was_called);
         let shape = (head_only, &*s.date);
         self.front
             .push_refusal(&mut s.out, refusal, shape, self.arrived);

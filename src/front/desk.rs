@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Persistence, Shape};
 use super::head::Head;
+use super::refusal::{OwnAnswer, Refusal};
 use super::scratch::date_field;
 use super::seats::{Seats, lock};
 use super::tcp::Tcp;
@@ -29,12 +30,17 @@ pub(super) struct Desk {
     pub(super) unix_s: AtomicU64,
     /// [`Backend::sign`](super::Backend::sign).
     pub(super) sign: Sign,
+    /// [`Backend::refused`](super::Backend::refused).
+    pub(super) count: CountOwn,
     idle_timeout_ms: u32,
     places: Mutex<Places>,
 }
 
 /// Adds what every answer carries to one of a request that took so long.
 pub(super) type Sign = Box<dyn Fn(Duration, &mut Answer<'_>) + Send + Sync>;
+
+/// Counts an answer of the front's own.
+pub(super) type CountOwn = Box<dyn Fn(&OwnAnswer) + Send + Sync>;
 
 /// One request that waits for its answer, each of another connection: there are never more than connections.
 struct Place {
@@ -112,10 +118,15 @@ pub(super) enum Collected {
 pub struct Tried(pub u8);
 
 impl Desk {
-    pub(super) fn new(seats: Seats, sign: Sign, idle_timeout_ms: u32) -> Arc<Desk> {
+    pub(super) fn new(
+        seats: Seats,
+        (sign, count): (Sign, CountOwn),
+        idle_timeout_ms: u32,
+    ) -> Arc<Desk> {
         Arc::new(Desk {
             seats,
             sign,
+            count,
             idle_timeout_ms,
             phase: AtomicU8::new(Phase::Serving as u8),
             unix_s: AtomicU64::new(unix_s()),
@@ -401,14 +412,22 @@ impl Drop for Ticket {
         if self.serial != 0 {
             let desk = self.desk.clone();
             let took = self.shape.arrived.elapsed();
+            let why = Refusal::NoAnswer;
+            // Of a panic, the connection tells.
+            if self.is_waiting() && !std::thread::panicking() {
+                (desk.count)(&OwnAnswer {
+                    why,
+                    took,
+                    was_called: false,
+                });
+            }
             self.write(|answer| {
                 answer
-                    .status(502)
+                    .status(why.describe().0)
                     .content_type("application/problem+json")
                     .field("cache-control", "no-store");
                 (desk.sign)(took, answer);
-                answer
-                    .body(br#"{"type":"about:blank","title":"No answer arrived from the server","status":502,"code":"no_answer"}"#);
+                answer.body(why.problem_json().as_bytes());
             });
         }
     }

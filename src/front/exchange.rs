@@ -88,6 +88,18 @@ impl<B: Backend> Exchange<B> {
         Ok(())
     }
 
+    /// The front answers by itself. Whether the backend has had the request; it is told then.
+    pub(super) fn give_up(&mut self, front: &Front<B>, why: Refusal) -> bool {
+        let Progress::Calling(future) = &mut self.progress else {
+            return false;
+        };
+        // Safe to go on after a panic: the future is dropped next.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            front.backend.give_up(why, future.as_mut());
+        }));
+        true
+    }
+
     /// Takes what the input has of the body and puts it in the pipe, if that has room.
     ///
     /// # Errors

@@ -58,6 +58,7 @@ mod upgrade;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
@@ -76,7 +77,7 @@ pub use desk::{Offer, Ticket, Tried};
 pub use framing::{Framing, connection_options};
 pub use head::{FieldSlots, Head, Origin, Sending, field_slots};
 pub use limits::{FIELDS_CAPACITY, Limits, LimitsError, READ_BUFFER_BYTES};
-pub use refusal::Refusal;
+pub use refusal::{OwnAnswer, Refusal};
 pub use request::whole_request;
 pub use seats::TICK_MS;
 pub use service::{ServiceBackend, ServiceFuture};
@@ -153,6 +154,17 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (took, answer);
     }
 
+    /// The front has answered by itself, or turned a connection away that it had no place to answer on: to be counted.
+    fn refused(&self, own: &OwnAnswer) {
+        let _ = own;
+    }
+
+    /// The front answers a request that [`Backend::call`] has, by itself. `future` is not polled again, and dropped next; it
+    /// may have given its answer, which could not be sent then.
+    fn give_up(&self, why: Refusal, future: Pin<&mut Self::Future>) {
+        let _ = (why, future);
+    }
+
     /// The most bytes that this request's body may have, where it is not [`Limits::body_bytes_max`].
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
         let _ = head;
@@ -220,7 +232,7 @@ impl<B: Backend> Front<B> {
         Ok(Arc::new(Front {
             desk: Desk::new(
                 Seats::new(limits.connections_max + limits.refusals_max),
-                sign_of(&backend),
+                (sign_of(&backend), count_of(&backend)),
                 limits.idle_timeout_ms,
             ),
             backend,
@@ -304,6 +316,15 @@ impl<B: Backend> Front<B> {
         answer
     }
 
+    /// Has an answer of the front's own counted.
+    fn refused(&self, why: Refusal, took: Duration, was_called: bool) {
+        (self.desk.count)(&OwnAnswer {
+            why,
+            took,
+            was_called,
+        });
+    }
+
     /// Writes a refusal of a request that arrived at `arrived`: whether it was HEAD, and `date: …`.
     fn push_refusal(
         &self,
@@ -339,6 +360,15 @@ fn sign_of<B: Backend>(backend: &Arc<B>) -> desk::Sign {
         if signed.is_err() {
             answer.status(0);
         }
+    })
+}
+
+/// [`Backend::refused`], for whoever does not know the backend. Where it panics, something is not counted.
+fn count_of<B: Backend>(backend: &Arc<B>) -> desk::CountOwn {
+    let backend = backend.clone();
+    // Safe to go on after a panic: nothing of the backend is kept.
+    Box::new(move |own| {
+        let _ = catch_unwind(AssertUnwindSafe(|| backend.refused(own)));
     })
 }
 

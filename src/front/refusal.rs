@@ -1,9 +1,12 @@
 //! What the front itself refuses, each with its status and a stable code.
 
-/// A request that the front answers on its own, and after which it closes the connection.
+use std::time::Duration;
+
+/// A request that the front answers on its own, and after which it closes the connection (but for [`Refusal::NoAnswer`]).
 ///
 /// The wording of a title may change; a code does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Refusal {
     /// A method or target that is not one, or a request line of another shape.
     BadRequestLine,
@@ -53,11 +56,75 @@ pub enum Refusal {
     Internal,
     /// The backend did not begin its answer in time.
     AnswerTimeout,
-    /// No room for another connection.
+    /// The backend took the request and let go of it.
+    NoAnswer,
+    /// No room for another connection. The last: [`Refusal::ALL`] has as many.
     TooManyConnections,
 }
 
+/// An answer that a front gave by itself, for those who count.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnAnswer {
+    /// What it said.
+    pub why: Refusal,
+    /// Since the first byte of the request, or the last of its head where all of it came at once. 0 for a connection that
+    /// found no place.
+    pub took: Duration,
+    /// [`Backend::call`](super::Backend::call) had the request, and has been told by
+    /// [`Backend::give_up`](super::Backend::give_up).
+    pub was_called: bool,
+}
+
 impl Refusal {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Refusal; Refusal::TooManyConnections as usize + 1] = {
+        use Refusal::*;
+        [
+            BadRequestLine,
+            BadTarget,
+            TargetHostMismatch,
+            BadField,
+            BareLineBreak,
+            BadHost,
+            BadContentLength,
+            LengthAndCoding,
+            BadTransferEncoding,
+            UnknownTransferCoding,
+            BadConnection,
+            BadChunk,
+            IncompleteBody,
+            HeaderTimeout,
+            BodyTimeout,
+            BodyTooLarge,
+            TargetTooLong,
+            UnknownExpectation,
+            HeadTooLarge,
+            TooManyFields,
+            UnknownMethod,
+            UnknownVersion,
+            Internal,
+            AnswerTimeout,
+            NoAnswer,
+            TooManyConnections,
+        ]
+    };
+
+    /// Whether it is no fault of the client's. 501 and 505 are: they ask for what HTTP/1.1 servers need not know.
+    #[must_use]
+    pub fn is_server_fault(self) -> bool {
+        use Refusal::*;
+        matches!(
+            self,
+            Internal | AnswerTimeout | NoAnswer | TooManyConnections
+        )
+    }
+
+    /// Whether the client was too slow to send.
+    #[must_use]
+    pub fn is_slow_client(self) -> bool {
+        matches!(self, Refusal::HeaderTimeout | Refusal::BodyTimeout)
+    }
+
     /// Status, stable code and title.
     #[must_use]
     pub fn describe(self) -> (u16, &'static str, &'static str) {
@@ -123,6 +190,7 @@ impl Refusal {
             ),
             Internal => (500, "internal", "The server failed to answer"),
             AnswerTimeout => (503, "answer_timeout", "The answer took too long"),
+            NoAnswer => (502, "no_answer", "No answer arrived from the server"),
             TooManyConnections => (503, "too_many_connections", "The server is full"),
         }
     }
@@ -132,5 +200,25 @@ impl Refusal {
     pub fn problem_json(self) -> String {
         let (status, code, title) = self.describe();
         format!(r#"{{"type":"about:blank","title":"{title}","status":{status},"code":"{code}"}}"#)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_is_listed_once_and_has_a_code_of_its_own() {
+        for (place, refusal) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(refusal as usize, place);
+            let (status, code, _) = refusal.describe();
+            let others = Refusal::ALL.iter().filter(|other| **other != refusal);
+            assert!(
+                others
+                    .map(|other| other.describe().1)
+                    .all(|other| other != code)
+            );
+            assert!(!refusal.is_server_fault() || matches!(status, 500 | 502 | 503));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Where a request belongs, as its client says.
+/// Where a request belongs, as its client says, or whoever passes it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The number of the trace.
@@ -12,6 +12,8 @@ pub struct TraceParent {
     pub span: [u8; 8],
     /// Whether the client records its part of the trace.
     pub is_sampled: bool,
+    /// It begins in this process, because the client named none: the span is this process's own.
+    pub is_own: bool,
 }
 
 impl TraceParent {
@@ -34,6 +36,7 @@ impl TraceParent {
             trace: bytes(trace),
             span: bytes(parent),
             is_sampled: digit(flags[1]) & 1 == 1,
+            is_own: false,
         };
         (well && found.trace != [0; 16] && found.span != [0; 8]).then_some(found)
     }

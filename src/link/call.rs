@@ -13,7 +13,9 @@ use http_body_util::BodyExt;
 use super::frame::{self, Frame, Refused, Tag};
 use super::limits::LinkLimits;
 use super::places::Calls;
-use crate::front::{Answer, Apart, Backend, Body, Refusal, connection_options, is_framing};
+use crate::front::{
+    Answer, Apart, Backend, Body, OwnAnswer, Refusal, connection_options, is_framing,
+};
 
 /// What of a request its answer depends on.
 #[derive(Clone, Copy)]
@@ -41,6 +43,11 @@ pub(super) fn spawn<B: Backend>(
     };
     // Safe to go on after a panic: nothing of the backend is kept. The guard answers.
     let Ok(future) = catch_unwind(AssertUnwindSafe(|| backend.call(request))) else {
+        backend.refused(&OwnAnswer {
+            why: Refusal::Internal,
+            took: guard.arrived.elapsed(),
+            was_called: false,
+        });
         return;
     };
     let body_bytes_max = if shape.is_safe {
@@ -49,8 +56,9 @@ pub(super) fn spawn<B: Backend>(
         limits.unsafe_answer_bytes_max
     } as usize;
     let task = tokio::spawn(async move {
+        let mut future = std::pin::pin!(future);
         let answering = async {
-            let (parts, body) = future.await.into_parts();
+            let (parts, body) = future.as_mut().await.into_parts();
             let whole = collect::<B>(&parts, body, body_bytes_max, shape.head_only).await;
             guard.calls.until_room().await;
             (parts, whole)
@@ -58,7 +66,10 @@ pub(super) fn spawn<B: Backend>(
         match tokio::time::timeout(shape.deadline, answering).await {
             Ok((parts, Ok(whole))) => guard.answer(|answer| write(answer, &parts, &whole, shape)),
             Ok((_, Err(why))) => guard.refuse(why),
-            Err(_) => guard.refuse(Refused::DeadlinePassed),
+            Err(_) => {
+                guard.backend.give_up(Refusal::AnswerTimeout, future);
+                guard.refuse(Refused::DeadlinePassed);
+            }
         }
     });
     calls.lock().has_call(shape.tag, task.abort_handle());

@@ -217,7 +217,7 @@ impl LinkClient {
             tried: 0,
             elsewhere_us: 0,
             sending_us: micros(request.head.sending()),
-            trace: request.head.trace(),
+            trace: request.trace,
         };
         // Read in this very turn: another look at the clock would show the same but for what sending itself takes.
         let due = ticket.arrived() + Duration::from_millis(request.deadline_ms.into());

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::client::plain;
 use super::frame::{self, RequestFrame, Tag};
-use crate::front::{FieldLines, Framing, Head, is_framing};
+use crate::front::{FieldLines, Framing, Head, TraceParent, is_framing};
 
 /// A request as its client sent it, and what goes along.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub struct Outgoing<'a> {
     /// Whether a field of this name is left out, beside those that concern the connection only. `None`: none is, and
     /// the head can be copied as it is.
     pub leaves_out: Option<fn(&str) -> bool>,
+    /// The trace that the server is told of, in the head or in what is added.
+    pub trace: Option<TraceParent>,
 }
 
 impl Outgoing<'_> {

@@ -16,8 +16,8 @@ use super::limits::LinkLimits;
 use super::peers::LinkPeers;
 use super::places::Calls;
 use crate::front::{
-    Answer, Backend, Body, Framing, Head, Limits, Offer, Origin, Phase, Refusal, Stream, Upgraded,
-    UpgradedTurn, field_slots, whole_request,
+    Answer, Backend, Body, Framing, Head, Limits, Offer, Origin, OwnAnswer, Phase, Refusal, Stream,
+    Upgraded, UpgradedTurn, field_slots, whole_request,
 };
 
 /// A backend that also accepts links, and answers their requests as `inner` does.
@@ -86,6 +86,14 @@ impl<B: Backend> Backend for Linked<B> {
 
     fn sign(&self, took: Duration, answer: &mut Answer<'_>) {
         self.inner.sign(took, answer);
+    }
+
+    fn refused(&self, own: &OwnAnswer) {
+        self.inner.refused(own);
+    }
+
+    fn give_up(&self, why: Refusal, future: Pin<&mut Self::Future>) {
+        self.inner.give_up(why, future);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {
@@ -304,6 +312,11 @@ impl<B: Backend> ServerLink<B> {
                 self.backend.sign(arrived.elapsed(), answer);
             });
             true
+        });
+        self.backend.refused(&OwnAnswer {
+            why: refusal,
+            took: arrived.elapsed(),
+            was_called: false,
         });
         Ok(())
     }

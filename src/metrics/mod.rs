@@ -4,6 +4,7 @@
 //! - [`durations`]: histograms with classic and native buckets, cheap enough for a poll from memory.
 //! - [`server`]: what `trove serve` measures; the shim's are in `shim::metrics`.
 //! - [`process`]: what both say of their process. [`redis`]: what the Redis behind a server says of itself.
+//! - [`front_answers`]: answers that the connection layer gave by itself, at both.
 //! - [`exposition`]: the answer to a scrape, in the format that the scraper asks for.
 //!
 //! Names begin with `trove_`, units are seconds and bytes. The verdict on objectives is made from these same histograms
@@ -11,6 +12,7 @@
 
 pub mod durations;
 pub mod exposition;
+pub mod front_answers;
 pub mod labels;
 pub mod process;
 pub mod redis;

@@ -4,6 +4,7 @@
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -133,6 +134,16 @@ impl Collector for Process {
                 "Time that the event loop was not waiting.",
                 metrics.worker_total_busy_duration(0).as_secs_f64(),
             )?;
+        }
+        let mut jobs = readings.0.encode_descriptor(
+            "trove_blocking_jobs",
+            "Work on the runtime's threads for what blocks: files, answers to scrapes, the page.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (state, count) in ["queued", "running"].iter().zip(crate::blocking::jobs()) {
+            let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+            gauge.encode(jobs.encode_family(&[("state", *state)])?)?;
         }
         if let Some(read) = self.beside {
             let (waiting, running) = read();

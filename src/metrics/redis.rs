@@ -2,9 +2,11 @@
 
 use super::process::Readings;
 use crate::store::Store;
+use crate::store::redis::Fenced;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
 use std::sync::Arc;
@@ -85,6 +87,16 @@ impl Collector for RedisFigures {
             "How old the server's figures are; they are asked for every 15 s.",
             age_s,
         )?;
+        let mut fenced = encoder.encode_descriptor(
+            "trove_store_fenced",
+            "Commands that the store's fences held back: for epoch, clock, generation and role nothing was done; for the others it may have been, and was not acknowledged.",
+            None,
+            MetricType::Counter,
+        )?;
+        for (what, count) in Fenced::ALL.iter().zip(figures.fenced) {
+            let labels = [("reason", what.as_str())];
+            ConstCounter::new(count).encode(fenced.encode_family(&labels)?)?;
+        }
         let mut lengths = encoder.encode_descriptor(
             "trove_redis_stream_entries",
             "Entries in the feed of a partition.",

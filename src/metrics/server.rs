@@ -2,6 +2,7 @@
 
 use super::durations::{Buckets, Durations, DurationsByLabel};
 use super::exposition::Format;
+use super::front_answers::FrontAnswers;
 use super::labels::{Route, STATUS_CLASSES, StoreCommand, status_class};
 use super::process::{Process, ReadBeside};
 use crate::front::{Counters, FieldBlock};
@@ -46,6 +47,8 @@ pub struct Metrics {
     replay_items: Gauge,
     replay_bytes: Gauge,
     front: [Counter; 6],
+    /// What the public listener answered by itself.
+    pub front_answers: FrontAnswers,
     /// Held while what is counted elsewhere is taken over, which adds the difference to what was taken before.
     taking: Mutex<()>,
     /// The fields that every poll answer shares, prepared once.
@@ -158,6 +161,7 @@ impl Metrics {
             replay_items: Gauge::default(),
             replay_bytes: Gauge::default(),
             front: Default::default(),
+            front_answers: FrontAnswers::registered(&mut registry),
             taking: Mutex::default(),
             poll_fields: FieldBlock::new(&[
                 ("content-type", "application/json"),

@@ -125,7 +125,7 @@ impl Live {
         let (time_ms, up_s) = (unix_ms(), self.began.elapsed().as_secs());
         let moment = lock(&self.moments).kept().back().cloned();
         let viewers = VIEWERS_MAX - self.viewers.available_permits();
-        let made = tokio::task::spawn_blocking(move || {
+        let made = crate::blocking::spawn(move || {
             let mut state = gathered();
             state.insert("time_ms".into(), time_ms.into());
             state.insert("up_s".into(), up_s.into());

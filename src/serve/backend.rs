@@ -4,7 +4,9 @@ use super::app::App;
 use super::problem::{PROBLEM_JSON, Problem};
 use super::waits::{WAITS, Waits};
 use super::{bulk, health, hunts, players, poll};
-use crate::front::{self, Answer, Backend, BodyError, Head, Origin, Sending, TraceParent};
+use crate::front::{
+    self, Answer, Backend, BodyError, Head, Origin, OwnAnswer, Refusal, Sending, TraceParent,
+};
 use crate::metrics::Route;
 use crate::metrics::labels::Cause;
 use crate::sla::Parts;
@@ -172,6 +174,41 @@ impl Backend for AppBackend {
         self.app.sla.note_reading(answered_after, reading);
     }
 
+    /// What was asked is not known here; where the fault is not the client's it counts as a failed poll, as nearly every
+    /// request is one: players who are turned away must not look like silence.
+    fn refused(&self, own: &OwnAnswer) {
+        let app = &self.app;
+        app.metrics.front_answers.count(own.why);
+        if own.was_called {
+            // It was told when it was given up.
+            return;
+        }
+        let status = own.why.describe().0;
+        let mut parts = Parts::default();
+        let route = if own.why.is_server_fault() {
+            app.metrics.request(Route::Poll, status, own.took);
+            parts.app = own.took;
+            Route::Poll
+        } else if own.why.is_slow_client() {
+            parts.client = own.took;
+            Route::Other
+        } else {
+            return;
+        };
+        let now = Instant::now();
+        let began = now.checked_sub(own.took).unwrap_or(now);
+        let about = (route.as_str(), status);
+        app.sla.note(Cause::App, about, began, parts, None);
+    }
+
+    fn give_up(&self, why: Refusal, mut future: Pin<&mut Watched>) {
+        let status = why.describe().0;
+        // What it holds is dropped here, and tells of itself.
+        GIVEN_UP.sync_scope(status, || {
+            future.answer = Box::pin(std::future::pending());
+        });
+    }
+
     fn call(&self, request: Request<front::Body>) -> Self::Future {
         let route = route_of(request.method().as_str(), request.uri().path());
         let arrived = request
@@ -216,6 +253,19 @@ impl Backend for AppBackend {
 
 /// The status that stands for an answer which its client did not wait for, after nginx.
 const CLIENT_GONE: u16 = 499;
+
+tokio::task_local! {
+    /// What the front answers in place of the request that is being dropped.
+    static GIVEN_UP: u16;
+}
+
+/// The status of a request that is dropped without an answer of its own.
+fn status_of_dropped() -> u16 {
+    if std::thread::panicking() {
+        return 500;
+    }
+    GIVEN_UP.try_with(|status| *status).unwrap_or(CLIENT_GONE)
+}
 
 /// A request that is being worked on.
 struct Asked<'a> {
@@ -271,14 +321,15 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
             let parts = self.parts();
-            let about = (self.route.as_str(), CLIENT_GONE);
+            let status = status_of_dropped();
+            let about = (self.route.as_str(), status);
             self.app
                 .metrics
-                .request(self.route, CLIENT_GONE, parts.app + parts.store);
+                .request(self.route, status, parts.app + parts.store);
             self.app
                 .sla
                 .note(Cause::App, about, self.began, parts, self.trace);
-            self.tell(CLIENT_GONE, parts);
+            self.tell(status, parts);
         }
     }
 }
@@ -352,6 +403,19 @@ impl TimedBody {
             Body::new(Self { body, since: None })
         }
     }
+
+    fn note_wait(&mut self) {
+        if let Some(since) = self.since.take() {
+            let _ = WAITS.try_with(|waits| waits.client.set(waits.client.get() + since.elapsed()));
+        }
+    }
+}
+
+impl Drop for TimedBody {
+    /// A request that is given up in the middle of its body has waited for its client.
+    fn drop(&mut self) {
+        self.note_wait();
+    }
 }
 
 impl http_body::Body for TimedBody {
@@ -365,8 +429,8 @@ impl http_body::Body for TimedBody {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if frame.is_pending() {
             self.since.get_or_insert_with(Instant::now);
-        } else if let Some(since) = self.since.take() {
-            let _ = WAITS.try_with(|waits| waits.client.set(waits.client.get() + since.elapsed()));
+        } else {
+            self.note_wait();
         }
         frame
     }
@@ -408,6 +472,27 @@ impl Future for Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_is_dropped_has_the_status_that_its_client_is_told() {
+        struct Asked<'a>(&'a std::cell::Cell<u16>);
+        impl Drop for Asked<'_> {
+            fn drop(&mut self) {
+                self.0.set(status_of_dropped());
+            }
+        }
+        let status = std::cell::Cell::new(0);
+        drop(Asked(&status));
+        assert_eq!(status.get(), CLIENT_GONE);
+        GIVEN_UP.sync_scope(503, || drop(Asked(&status)));
+        assert_eq!(status.get(), 503);
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let _asked = Asked(&status);
+            panic!("on purpose")
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(status.get(), 500);
+    }
 
     #[test]
     fn every_route_has_its_name() {

@@ -382,7 +382,7 @@ pub(super) async fn stream_export(
         .ask(StoreCommand::Export, app.store.export(&live.hunt.spec.id))
         .await?;
     let (sender, receiver) = mpsc::channel(4);
-    tokio::task::spawn_blocking(move || {
+    crate::blocking::spawn(move || {
         write_rows(rows, format, &sender);
         drop(turn);
     });

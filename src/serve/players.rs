@@ -5,6 +5,7 @@ use super::json;
 use super::openapi::{AdjustAnswer, FindAnswer, HistoryAnswer, ProblemDocument, TokenAnswer};
 use super::ops_page::note_finds;
 use super::problem::Problem;
+use super::waits::StoreWait;
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Change, Entry, Find};
 use crate::game::ids::{FindId, HuntId, PlayerId, PlayerName, TreasureId};
@@ -213,6 +214,8 @@ async fn record_within(
         if !passes || next >= deadline || app.is_draining() {
             return Err(error.into());
         }
+        // Only because the store cannot be reached: what is waited for is the store all the same.
+        let _wait = StoreWait::begin("retry");
         tokio::time::sleep_until(next).await;
     }
 }

@@ -209,7 +209,7 @@ async fn serve(
     }
     opened.stop().await;
     let ending = app.clone();
-    let _ = tokio::task::spawn_blocking(move || ending.telemetry.end()).await;
+    let _ = crate::blocking::spawn(move || ending.telemetry.end()).await;
     app.sla.clone().save().await;
     if let Some(path) = socket_path {
         let _ = std::fs::remove_file(path);

@@ -12,7 +12,7 @@ use super::players::Players;
 use super::problem::Problem;
 use super::replay::ReplayBody;
 use super::upstreams::Upstreams;
-use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, Tried};
+use crate::front::{self, Answer, Backend, FieldBlock, Head, Offer, Origin, OwnAnswer, Tried};
 use crate::sla::Sla;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -155,7 +155,7 @@ impl Shim {
     async fn answer(self: Arc<Self>, request: Request<front::Body>) -> Response<ShimBody> {
         let (mut parts, body) = request.into_parts();
         let origin = parts.extensions.get::<Origin>().copied();
-        let came = Came::of(&parts);
+        let mut came = Came::of(&parts);
         let arrived = came.arrived;
         let was_tried = parts
             .extensions
@@ -205,7 +205,7 @@ impl Shim {
             return self.own(response.map(ShimBody::Whole), Route::Cached, arrived);
         }
         if let Some(origin) = origin {
-            self.peers.tell(&mut parts.headers, origin.peer);
+            came.trace = Some(self.peers.tell(&mut parts.headers, origin.peer));
         }
         let forwarding = Forwarding {
             group: &self.upstreams.live().clone(),
@@ -347,6 +347,10 @@ impl Backend for ShimBackend {
         answer
             .block(&self.0.own_fields)
             .field_with("server-timing", |out| write_timing(out, took));
+    }
+
+    fn refused(&self, own: &OwnAnswer) {
+        blame::refused(&self.0, own);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

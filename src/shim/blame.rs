@@ -8,7 +8,7 @@ use super::backend::Shim;
 use super::metrics::Route;
 use super::problem::Problem;
 use super::queue::Shed;
-use crate::front::{Origin, Sending, TraceParent};
+use crate::front::{Origin, OwnAnswer, Sending, TraceParent};
 use crate::link::Delivery;
 use crate::metrics::labels::Cause;
 use crate::sla::{Parts, Sla};
@@ -172,6 +172,28 @@ pub(super) fn failed(shim: &Shim, problem: Problem, route: Route, came: &Came, b
     let about = (route.as_str(), status);
     shim.sla
         .note(Cause::Shim, about, came.began(), parts, came.trace);
+}
+
+/// Counts and judges an answer of the front's own. What was asked is not known there; where the fault is not the client's it
+/// counts as a failed poll, as nearly every request is one: players who are turned away must not look like silence.
+pub(super) fn refused(shim: &Shim, own: &OwnAnswer) {
+    shim.metrics.front_answers.count(own.why);
+    let status = own.why.describe().0;
+    let mut parts = Parts::default();
+    let route = if own.why.is_server_fault() {
+        shim.metrics.request(Route::Poll, status, own.took);
+        parts.shim = own.took;
+        Route::Poll
+    } else if own.why.is_slow_client() {
+        parts.client = own.took;
+        Route::Other
+    } else {
+        return;
+    };
+    let now = Instant::now();
+    let began = now.checked_sub(own.took).unwrap_or(now);
+    let about = (route.as_str(), status);
+    shim.sla.note(Cause::Shim, about, began, parts, None);
 }
 
 /// Logs and traces a request, if it is due or may be traced.

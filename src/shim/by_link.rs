@@ -74,6 +74,7 @@ impl Shim {
                 mark: route as u32,
                 extra: told.extra.as_ref().and_then(|line| FieldLines::check(line)),
                 leaves_out: told.leaves_out,
+                trace: Some(told.trace),
             },
         );
         match sent {

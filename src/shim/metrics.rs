@@ -5,6 +5,7 @@ use super::instance::InstanceCounters;
 use super::queue::Shed;
 use super::upstreams::Upstreams;
 use crate::front::Counters;
+use crate::metrics::front_answers::FrontAnswers;
 use crate::metrics::labels::{STATUS_CLASSES, status_class};
 use crate::metrics::process::Process;
 use crate::metrics::{Buckets, Durations, DurationsByLabel, Format};
@@ -70,6 +71,8 @@ pub(super) struct Metrics {
     refused: Counter,
     timeouts: Counter,
     cut: Counter,
+    /// What the public listener answered by itself.
+    pub(super) front_answers: FrontAnswers,
 }
 
 /// Registers a metric of any kind at 0 and gives it.
@@ -211,6 +214,7 @@ impl Metrics {
                 "trove_shim_client_timeouts",
                 "Requests and writes that clients were too slow for",
             ),
+            front_answers: FrontAnswers::registered(registry),
             cut: registered(
                 registry,
                 "trove_shim_cut_answers",

@@ -8,7 +8,7 @@
 //! - [`forward`] is the life of any other: attempts, retries, times. [`transport`] is what carries it, which is
 //!   [`plain`] HTTP/1.1: [`exchange`] is one attempt on a connection of the [`pool`], [`wire`] reads and writes its bytes;
 //!   [`replay`] keeps a request's body where that allows a second attempt.
-//! - [`blame`]: whose fault it is when a request was slow.
+//! - [`blame`]: whose fault it is when a request was slow. [`mod@trace`]: the number by which its instance tells of it too.
 //! - [`players`]: who a token speaks for, and who is online ([`presence`]).
 //! - [`peers`]: who is believed about the client's address; [`proxy_protocol`] reads it.
 //! - [`mod@run`] is the process, [`ops`] its operations listener ([`ops_page`] its page), [`metrics`] what it counts.
@@ -48,6 +48,7 @@ mod proxy_protocol;
 mod queue;
 mod replay;
 mod run;
+mod trace;
 mod transport;
 mod upstreams;
 mod wire;

@@ -78,7 +78,7 @@ async fn metrics(State(ops): State<Arc<Ops>>, headers: HeaderMap) -> Response {
     let format = Format::of(&headers);
     let shim = ops.shim.clone();
     shim.read_metrics(&ops.front);
-    match tokio::task::spawn_blocking(move || shim.metrics.encode(format)).await {
+    match crate::blocking::spawn(move || shim.metrics.encode(format)).await {
         Ok(bytes) => ([(header::CONTENT_TYPE, format.content_type())], bytes).into_response(),
         Err(_) => problem(500, "internal_error", "the metrics could not be written"),
     }
@@ -86,7 +86,7 @@ async fn metrics(State(ops): State<Arc<Ops>>, headers: HeaderMap) -> Response {
 
 async fn sla(State(ops): State<Arc<Ops>>) -> Response {
     let of = ops.shim.sla.clone();
-    match tokio::task::spawn_blocking(move || serde_json::to_string(&of.snapshot())).await {
+    match crate::blocking::spawn(move || serde_json::to_string(&of.snapshot())).await {
         Ok(Ok(json)) => json_of(StatusCode::OK, json),
         _ => problem(500, "internal_error", "the verdict could not be written"),
     }

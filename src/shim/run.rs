@@ -160,6 +160,7 @@ fn build(
         peers: Peers {
             trusted: items("shim.trusted_proxies", &shim.trusted_proxies)?,
             tells_address: shim.forwarded_for,
+            traces_every: settings.trace.every,
         },
         cache: Cache::new(shim.cache_bytes_max, shim.cache_answer_bytes_max),
         metrics,
@@ -259,7 +260,7 @@ async fn serve(settings: &Settings, groups: &[UpstreamGroup], keys: Keys) -> Res
     }
     shim.sla.clone().save().await;
     let ending = shim.clone();
-    let _ = tokio::task::spawn_blocking(move || ending.metrics.telemetry.end()).await;
+    let _ = crate::blocking::spawn(move || ending.metrics.telemetry.end()).await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -193,7 +193,7 @@ impl Sla {
         let Some(path) = self.file.clone() else {
             return;
         };
-        let saving = tokio::task::spawn_blocking(move || {
+        let saving = crate::blocking::spawn(move || {
             let saved = self.recorder.saved(unix_ms(), self.slow.counts());
             state_file::write(&path, &saved).map_err(|error| (path, error))
         });

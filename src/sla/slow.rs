@@ -115,7 +115,7 @@ pub struct Example {
     /// What it waited for, in seconds.
     #[serde(rename = "parts_s")]
     pub parts: Parts,
-    /// The trace that its client put it in, if it did.
+    /// The trace that its client put it in, or the shim where the client did not.
     #[serde(rename = "trace_id")]
     pub trace: Option<TraceParent>,
 }

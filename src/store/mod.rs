@@ -261,6 +261,8 @@ pub struct ServerFigures {
     pub stream_entries: Vec<u64>,
     /// Memory of all feeds.
     pub feed_bytes: u64,
+    /// Commands of this process that the store's fences held back, in the order of [`redis::Fenced::ALL`].
+    pub fenced: [u64; redis::Fenced::ALL.len()],
     /// How long ago this was asked; `None` if it was not yet.
     pub age_ms: Option<u64>,
     /// When, by the store's own clock.

@@ -16,6 +16,8 @@ pub struct Ident {
     pub trace: [u8; 16],
     /// The client's span.
     pub parent: Option<[u8; 8]>,
+    /// The number of its own span, if others have been told of it.
+    pub span: Option<[u8; 8]>,
     /// Whether it is to be traced.
     pub is_traced: bool,
 }
@@ -29,12 +31,14 @@ impl Ident {
         match parent {
             Some(parent) => Self {
                 trace: parent.trace,
-                parent: Some(parent.span),
+                parent: (!parent.is_own).then_some(parent.span),
+                span: parent.is_own.then_some(parent.span),
                 is_traced: can_trace && parent.is_sampled,
             },
             None => Self {
                 trace: rand::random(),
                 parent: None,
+                span: None,
                 is_traced: can_trace && by_chance(),
             },
         }
@@ -97,7 +101,7 @@ impl Span {
         });
         Self {
             trace: ident.trace,
-            id: rand::random(),
+            id: ident.span.unwrap_or_else(rand::random),
             parent: ident.parent,
             route: answered.route,
             status: answered.status,
@@ -118,12 +122,22 @@ mod tests {
             trace: [7; 16],
             span: [9; 8],
             is_sampled,
+            is_own: false,
         };
         let sampled = Ident::new(Some(parent(true)), true, 0);
         assert!(sampled.is_traced && sampled.trace == [7; 16] && sampled.parent == Some([9; 8]));
         assert_eq!(sampled.to_string(), "07".repeat(16));
         assert!(!Ident::new(Some(parent(false)), true, 1).is_traced);
         assert!(!Ident::new(Some(parent(true)), false, 1).is_traced);
+        let begun = Ident::new(
+            Some(TraceParent {
+                is_own: true,
+                ..parent(true)
+            }),
+            true,
+            0,
+        );
+        assert!(begun.is_traced && begun.parent.is_none() && begun.span == Some([9; 8]));
         let own = |every| {
             (0..1_000)
                 .filter(|_| Ident::new(None, true, every).is_traced)

@@ -18,7 +18,9 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tokio::sync::{Notify, watch};
-use trove::front::{Answer, Backend, Body, Front, Head, Limits, Origin, Phase, ServiceFuture};
+use trove::front::{
+    Answer, Backend, Body, Front, Head, Limits, Origin, OwnAnswer, Phase, Refusal, ServiceFuture,
+};
 
 /// How long a test waits for what must happen; far above what it takes, also on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,10 +40,15 @@ pub(crate) struct Gate {
     pub(crate) taken: AtomicUsize,
     /// Bytes that `/endless` has given.
     pub(crate) given: AtomicUsize,
+    /// Answers of the front's own that the site was told of: which, and whether `call` had had the request.
+    pub(crate) told: Mutex<Vec<(Refusal, bool)>>,
+    /// Requests whose futures were given up, and for what.
+    pub(crate) given_up: Mutex<Vec<Refusal>>,
 }
 
 pub(crate) struct Site {
     router: Router,
+    gate: Arc<Gate>,
 }
 
 struct Dropped(Arc<Gate>);
@@ -74,7 +81,7 @@ fn pieces(
 }
 
 pub(crate) fn site(gate: Arc<Gate>) -> Site {
-    let (held, block, trickle, endless) = (gate.clone(), gate.clone(), gate.clone(), gate);
+    let (held, block, trickle, endless) = (gate.clone(), gate.clone(), gate.clone(), gate.clone());
     let router = Router::new()
         .route(
             "/call/{name}",
@@ -203,7 +210,7 @@ pub(crate) fn site(gate: Arc<Gate>) -> Site {
                 format!("{} {}", origin.peer, origin.arrived.elapsed() < PATIENCE)
             }),
         );
-    Site { router }
+    Site { router, gate }
 }
 
 /// `bytes` bytes that differ along the way.
@@ -251,6 +258,17 @@ impl Backend for Site {
 
     fn sign(&self, _: Duration, answer: &mut Answer<'_>) {
         answer.field("x-site", "1");
+    }
+
+    fn refused(&self, own: &OwnAnswer) {
+        let mut told = self.gate.told.lock().expect("nobody panicked with it");
+        told.push((own.why, own.was_called));
+    }
+
+    fn give_up(&self, why: Refusal, _: std::pin::Pin<&mut Self::Future>) {
+        assert_eq!(self.gate.dropped.load(SeqCst), 0, "it is still there");
+        let mut given_up = self.gate.given_up.lock().expect("nobody panicked with it");
+        given_up.push(why);
     }
 
     fn body_bytes_max(&self, head: &Head<'_>) -> Option<u64> {

@@ -15,8 +15,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::io::ReadBuf;
 use tokio::sync::watch;
 use trove::front::{
-    Answer, Backend, Body, Front, Head, Limits, Offer, Phase, Stream, Ticket, Upgraded,
-    UpgradedTurn,
+    Answer, Backend, Body, Front, Head, Limits, Offer, OwnAnswer, Phase, Refusal, Stream, Ticket,
+    Upgraded, UpgradedTurn,
 };
 
 pub(crate) use front_site::{Client, PATIENCE, until};
@@ -28,6 +28,7 @@ type Taken = (Option<Ticket>, Vec<u8>);
 pub(crate) struct Taker {
     taken: Mutex<HashMap<String, Taken>>,
     gone: Mutex<HashSet<u64>>,
+    told: Mutex<Vec<Refusal>>,
 }
 
 /// What a ticket of this path is noted as.
@@ -97,6 +98,11 @@ impl Backend for Taker {
 
     fn sign(&self, _: std::time::Duration, answer: &mut Answer<'_>) {
         answer.field("x-site", "1");
+    }
+
+    fn refused(&self, own: &OwnAnswer) {
+        let mut told = self.told.lock().expect("nobody panicked with it");
+        told.push(own.why);
     }
 
     fn gone(&self, note: u64) {
@@ -254,6 +260,12 @@ impl Taking {
 
     pub(crate) fn note(&self, path: &str) -> u64 {
         note_of(path)
+    }
+
+    /// The front's own answers that the backend was told of.
+    pub(crate) fn told(&self) -> Vec<Refusal> {
+        let told = self.taker.told.lock();
+        told.expect("nobody panicked with it").clone()
     }
 
     /// Whether the backend was told that this note's client has gone.

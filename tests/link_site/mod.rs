@@ -304,6 +304,7 @@ impl Backend for Pass {
             leaves_out: head
                 .field("x-secret")
                 .map(|_| leaves_out as fn(&str) -> bool),
+            trace: head.trace(),
         };
         if let Err((ticket, rejected)) = link.send(ticket, &outgoing) {
             self.rejected

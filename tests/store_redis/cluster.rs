@@ -1,5 +1,10 @@
 //! The store on a cluster whose slots move, whose primaries die, and which loses a part of itself.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "only what the program itself makes wait is counted"
+)]
+
 use super::*;
 use crate::redis_server::cluster::{Cluster, PRIMARIES};
 use std::sync::Arc;

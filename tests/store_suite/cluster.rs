@@ -1,6 +1,11 @@
 //! The store on a Redis Cluster under the conformance suite: three primaries for all facts, a prefix of their keys for each,
 //! and a clock that the scripts read from a key in their slot.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "only what the program itself makes wait is counted"
+)]
+
 use crate::redis_server::cluster::Cluster;
 use crate::store_suite::world::{Fixture, START};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -378,6 +378,7 @@ function showProcess(state) {
     ['Descriptors at most', 'trove_process_max_fds'],
     ['Tasks', 'trove_runtime_tasks'],
     ['Work waiting beside the loop', 'trove_beside_queue_depth'],
+    ['Blocking work waiting', 'trove_blocking_jobs{state="queued"}'],
     ['Kept public answers', 'trove_shim_cache_bytes', bytes],
     ['Viewers of this page', null, whole(state.viewers)],
   ]);

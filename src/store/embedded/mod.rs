@@ -164,7 +164,7 @@ impl EmbeddedStore {
                 drop(db);
                 work(&txn).map_err(|fault| read_error(&fault))
             };
-            tokio::task::spawn_blocking(read)
+            crate::blocking::spawn(read)
                 .await
                 .unwrap_or_else(|_| Err(StoreError::Damaged("a read panicked".into())))
         })

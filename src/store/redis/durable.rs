@@ -6,6 +6,7 @@
 //! must be the same when the fence is there. What is not covered is not undone; whoever asks again, with the same id, is
 //! told what became of it.
 
+use super::fenced::Fenced;
 use super::jobs::{Job, Reader};
 use super::options::{ConnectError, Durability};
 use super::shared::{Core, describe, lock};
@@ -203,13 +204,14 @@ impl Sent {
     }
 }
 
-/// What a fence that was not reached means to whoever asked.
-pub(super) fn not_durable(error: &FenceError) -> StoreError {
-    tracing::debug!(%error, "what was done is not safe yet");
-    StoreError::NotDurable(describe(error))
-}
-
 impl Core {
+    /// What a fence that was not reached means to whoever asked.
+    fn not_durable(&self, error: &FenceError) -> StoreError {
+        self.shared.fenced.count(Fenced::by_fence(error));
+        tracing::debug!(%error, "what was done is not safe yet");
+        StoreError::NotDurable(describe(error))
+    }
+
     /// Where calls about `keys` are about to go, if what they do has to be covered.
     pub(super) fn sending<'a>(&self, keys: impl Iterator<Item = &'a str>) -> Vec<Option<Sent>> {
         match &self.fences {
@@ -346,8 +348,8 @@ impl Core {
                     .position(|(_, known)| Some(*known) == sent.as_ref());
                 match server.map(|server| &results[server]) {
                     Some(Ok(())) => Ok(()),
-                    Some(Err(error)) => Err(not_durable(error)),
-                    None => Err(not_durable(&FenceError::OtherHistory)),
+                    Some(Err(error)) => Err(self.not_durable(error)),
+                    None => Err(self.not_durable(&FenceError::OtherHistory)),
                 }
             })
             .collect()

@@ -49,6 +49,7 @@ impl Core {
         figures
             .stream_entries
             .resize(self.shared.partitions().len(), 0);
+        figures.fenced = self.shared.fenced.read();
         figures.feed_bytes = self
             .shared
             .feed_bytes

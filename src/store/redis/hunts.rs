@@ -63,7 +63,7 @@ async fn blocking<T: Send + 'static>(
     if size <= DOCUMENT_BYTES_INLINE_MAX {
         return Ok(work());
     }
-    tokio::task::spawn_blocking(work)
+    crate::blocking::spawn(work)
         .await
         .map_err(|_| StoreError::Damaged("reading a hunt panicked".into()))
 }

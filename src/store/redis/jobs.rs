@@ -1,6 +1,7 @@
 //! Calls of scripts: put together, sent in batches, answered one by one, and sent again where nothing was done because
 //! the caller's epoch or time was not the store's.
 
+use super::fenced::Fenced;
 use super::shared::{Core, failed};
 use crate::store::StoreError;
 use trove_streams::redis::Value;
@@ -165,15 +166,21 @@ impl Core {
                             self.shared.heard();
                             answers[*index] = Some(Answer::Reply(value));
                         }
-                        Err(Error::Server(error)) => match refusal(&error) {
-                            Refused::Again(reason) if attempt < ATTEMPTS_MAX => {
-                                again = Some(reason)
+                        Err(Error::Server(error)) => {
+                            if let Some(what) = Fenced::by_error(&error) {
+                                self.shared.fenced.count(what);
                             }
-                            Refused::Generation => answers[*index] = Some(Answer::Generation),
-                            _ => {
-                                answers[*index] = Some(Answer::Failed(self.shared.refused(&error)))
+                            match refusal(&error) {
+                                Refused::Again(reason) if attempt < ATTEMPTS_MAX => {
+                                    again = Some(reason)
+                                }
+                                Refused::Generation => answers[*index] = Some(Answer::Generation),
+                                _ => {
+                                    let error = self.shared.refused(&error);
+                                    answers[*index] = Some(Answer::Failed(error))
+                                }
                             }
-                        },
+                        }
                         Err(error) => {
                             answers[*index] = Some(Answer::Failed(self.shared.failed(&error)));
                         }

@@ -24,6 +24,7 @@ mod cache;
 mod durable;
 mod entry;
 mod feeds;
+mod fenced;
 mod figures;
 mod finds;
 mod gate;
@@ -42,6 +43,7 @@ mod tail;
 mod turns;
 mod wallets;
 
+pub use fenced::Fenced;
 pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
 pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 pub use turns::RELOADS_AT_ONCE_MAX;

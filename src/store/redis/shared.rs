@@ -1,6 +1,7 @@
 //! What every part of the store has in hand: keys, scripts, the clock, what is known of the store, and its connection.
 
 use super::cache::HuntCache;
+use super::fenced::FencedCounts;
 use super::options::{Options, Time};
 use super::replay::Replay;
 use super::replay::journal::{Journal, Line};
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub(super) figures: Mutex<Arc<ServerFigures>>,
     /// The server's memory is full, or its disk.
     server_full: AtomicBool,
+    /// Commands that were held back.
+    pub(super) fenced: FencedCounts,
     /// Why the store on the server is not used, though the server answers.
     disowned: Mutex<Option<String>>,
     /// Whether there is such a reason.
@@ -158,6 +161,7 @@ impl Shared {
             feed_bytes: AtomicU64::new(0),
             figures: Mutex::default(),
             server_full: AtomicBool::new(false),
+            fenced: FencedCounts::default(),
             disowned: Mutex::default(),
             is_disowned: AtomicBool::new(false),
             tail_heard_ms: AtomicU64::new(0),

@@ -158,7 +158,7 @@ pub(in crate::store::redis) async fn opened(
     };
     let shown = dir.display().to_string();
     let (bytes_max, age_max) = (options.replay_bytes_max, options.replay_age_max);
-    let opened = tokio::task::spawn_blocking(move || Journal::open(&dir, bytes_max, age_max));
+    let opened = crate::blocking::spawn(move || Journal::open(&dir, bytes_max, age_max));
     let why = |error: &dyn std::fmt::Display| {
         ConnectError::Options(format!("the replay journal in {shown}: {error}"))
     };
