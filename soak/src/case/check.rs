@@ -14,6 +14,10 @@ pub const FAULTS_MAX: usize = 200;
 pub const INSTANCES_MAX: u32 = 16;
 /// The shortest interval of the record: what is shorter costs more to write than it says.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// The shortest tick of a generator.
+pub(super) const TICK_MIN: Duration = Duration::from_micros(10);
+/// The longest tick of a generator: latency is read up to two of them too high.
+pub(super) const TICK_MAX: Duration = Duration::from_millis(10);
 /// The shortest time between two actions of a user, in the run.
 pub const ACTION_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
@@ -114,6 +118,14 @@ fn load(case: &Case) -> Checked {
         load.arrive_over < case.event_lasts(),
         "load.arrive_over",
         || "users have to arrive before the event (duration / compress) is over".to_owned(),
+    )?;
+    must(
+        (TICK_MIN..=TICK_MAX).contains(&load.tick),
+        "load.tick",
+        || {
+            let (tick, min, max) = (text(load.tick), text(TICK_MIN), text(TICK_MAX));
+            format!("{tick} is not from {min} to {max}")
+        },
     )?;
     match &load.curve {
         Curve::Constant | Curve::Csv { .. } | Curve::Recording { .. } => Ok(()),

@@ -88,6 +88,26 @@ pub struct Load {
     /// Over how long users who are to come arrive, instead of all at once. Not compressed.
     #[serde(with = "humantime_serde", default = "defaults::arrive_over")]
     pub arrive_over: Duration,
+    /// The generator's step: what is due is sent at its end, and answers are seen at its end. Latency counts from the
+    /// intended time all the same, so a long tick makes it look worse, never better. A short one costs the generator, and
+    /// the machine it shares, a waking for each request. Not compressed.
+    #[serde(with = "humantime_serde", default = "defaults::tick")]
+    pub tick: Duration,
+    /// How the generator's thread is scheduled.
+    #[serde(default)]
+    pub priority: Priority,
+}
+
+/// How the generator's thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// As any other.
+    #[default]
+    Normal,
+    /// Before any other (`SCHED_RR`), as if it had a machine of its own, for a run whose generator shares its cores with
+    /// what it loads. Where that is not allowed (it takes `CAP_SYS_NICE`) the run says so and goes on without.
+    RealTime,
 }
 
 /// The share of [`Load::users`] that is there, over the event's time.
@@ -426,6 +446,9 @@ mod defaults {
     }
     pub(super) fn window() -> Duration {
         Duration::from_secs(300)
+    }
+    pub(super) fn tick() -> Duration {
+        Duration::from_micros(200)
     }
     pub(super) fn arrive_over() -> Duration {
         Duration::from_secs(5)
