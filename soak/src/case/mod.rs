@@ -308,6 +308,9 @@ pub enum FaultKind {
     /// `kill -9` of the Redis primary; with Sentinel or Cluster another takes over and the old one returns as a replica, else
     /// it is started again from its append-only file.
     KillRedis,
+    /// The primary's replicas hear nothing from it for `lasts`; then it dies as in `KillRedis`, and with it what it
+    /// acknowledged meanwhile, unless `store.durability` waits for replicas.
+    LoseRedis,
     /// SIGSTOP of the primary, SIGCONT after `lasts`.
     StopRedis,
     /// `SENTINEL FAILOVER` or `CLUSTER FAILOVER`, as an operator does.
@@ -338,6 +341,7 @@ impl FaultKind {
             Self::KillShim => "kill_shim",
             Self::RestartShim => "restart_shim",
             Self::KillRedis => "kill_redis",
+            Self::LoseRedis => "lose_redis",
             Self::StopRedis => "stop_redis",
             Self::FailoverRedis => "failover_redis",
             Self::CutRedis => "cut_redis",

@@ -18,12 +18,13 @@ macro_rules! shipped {
 }
 
 /// All of them, in the order in which a newcomer should meet them.
-pub static CASES: [Shipped; 9] = shipped![
+pub static CASES: [Shipped; 10] = shipped![
     "smoke",
     "users-10k",
     "steps",
     "spike",
     "failover",
+    "failover-async",
     "deploy",
     "event-48h",
     "event-48h-compressed",
