@@ -202,6 +202,11 @@ fn behaviour(case: &Case) -> Checked {
         "it has to be above 0".to_owned()
     })?;
     must(
+        (1..=2).contains(&behaviour.connections),
+        "behaviour.connections",
+        || format!("{} is not 1 or 2", behaviour.connections),
+    )?;
+    must(
         (2..=65_536).contains(&behaviour.heartbeat_bytes),
         "behaviour.heartbeat_bytes",
         || "a JSON body has 2 to 65536 bytes".to_owned(),

@@ -167,6 +167,9 @@ pub struct Behaviour {
     pub obey_hint: bool,
     /// The share of polls that carry `If-None-Match` of the last cursor, 0 to 1.
     pub conditional_share: f64,
+    /// Connections that a user may hold, 1 or 2: with 2, polls and heartbeats go on over a new one while a find, a look at
+    /// the history or at the catalogue waits for its answer on the first.
+    pub connections: u32,
     /// Between two heartbeats. Compressed.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
@@ -466,6 +469,7 @@ impl Default for Behaviour {
             obey_hint: false,
             conditional_share: 0.5,
             heartbeat_interval: Duration::from_millis(250),
+            connections: 1,
             heartbeat_bytes: 96,
             find_interval: Duration::from_secs(30),
             bulk_share: 0.1,

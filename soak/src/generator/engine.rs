@@ -310,6 +310,7 @@ impl Engine {
     /// Does what is due for a user: what is intended up to `until_us`, for the rest belongs to the next interval.
     fn look_at(&mut self, number: u32, until_us: u64, now_us: u64) {
         self.advance(number, now_us);
+        self.on_aside(number, |engine| engine.advance(number, now_us));
         while let Some(nth) = self
             .user(number)
             .retries
@@ -389,6 +390,7 @@ impl Engine {
             self.drop_request(number, request, Drop::Offline, now_us);
             return;
         }
+        self.set_aside(number, &request);
         let user = self.user(number);
         if user.exchange.is_none() {
             self.open.waiting[request.kind as usize] += 1;
@@ -423,7 +425,8 @@ impl Engine {
 
     /// Begins what waits, if nothing is under way.
     pub(super) fn next(&mut self, number: u32, now_us: u64) {
-        while self.user(number).exchange.is_none() {
+        // What waits does so for the first connection.
+        while self.user(number).exchange.is_none() && !self.user(number).is_aside {
             let Some(request) = self.user(number).waiting.pop_front() else {
                 return;
             };
@@ -451,6 +454,7 @@ impl Engine {
             if !self.user(number).here || self.user(number).is_offline(now_us) {
                 continue;
             }
+            self.drop_aside(number, now_us);
             if let Some(exchange) = self.user(number).exchange
                 && matches!(exchange.stage, Stage::Connecting | Stage::Sent)
             {

@@ -16,10 +16,11 @@
 //! | [`schedule`], [`wheel`], [`crowd`] | when who does what; the timers; who is there |
 //! | [`request`], [`answer`], [`socket`] | HTTP/1.1 |
 //! | [`user`], [`network`] | a user's state; the network's model |
-//! | [`engine`], [`exchange`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; answers to the checker; the back end; recordings |
+//! | [`engine`], [`exchange`], [`aside`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; that on a second connection; answers to the checker; the back end; recordings |
 //! | [`tally`], [`intervals`], [`desk`] | counts; their end; the thread that writes them out |
 
 pub mod answer;
+mod aside;
 mod bulk;
 mod crowd;
 mod desk;
