@@ -70,7 +70,7 @@ pub const FEED_BATCHES_MAX: usize = 256;
 pub const LONG_READS_MAX: usize = 4;
 /// Wallets and players' numbers that one instance reads at a time: after a failover everybody's are read again, and a new
 /// primary must not be flooded with them.
-pub const RELOADS_AT_ONCE_MAX: usize = 64;
+pub const RELOADS_AT_ONCE_MAX: usize = 256;
 /// Links that one instance holds to a server: for commands and for reads of the feed. One more is for fences, if there are any.
 pub const CONNECTIONS: u32 = 2;
 /// Batches of rows on their way out of an export.
