@@ -466,6 +466,20 @@ fn a_doubled_load_is_twice_as_many_users_for_a_time() {
 }
 
 #[test]
+fn polls_wait_for_a_slow_find_on_one_connection_and_overtake_it_on_a_second() {
+    let polls = |connections: &str| {
+        let server = GameServer::start(Mischief::SlowFinds);
+        let run = run(&server, &[connections]);
+        assert_eq!(run.kinds(), BTreeMap::new(), "{:?}", run.findings);
+        assert_eq!(run.invalid(), [""; 0]);
+        assert!(run.told(Told::Acknowledged) > 0);
+        server.overtaken()
+    };
+    assert_eq!(polls("behaviour.connections=1"), 0);
+    assert!(polls("behaviour.connections=2") > 0);
+}
+
+#[test]
 fn new_connections_go_where_a_retarget_says_and_stop_ends_the_run() {
     let (first, second) = (
         GameServer::start(Mischief::None),

@@ -172,6 +172,7 @@ fn a_sentinel_primary_that_is_killed_or_told_to_is_followed_by_another() {
         fault("cut_redis", "lasts = \"300ms\""),
         fault("slow_redis", "lasts = \"300ms\""),
         fault("failover_redis", ""),
+        fault("lose_redis", "lasts = \"300ms\""),
     ]
     .concat();
     let case = site::case("sentinel", "10s", &format!("{system}{faults}"));
@@ -185,6 +186,11 @@ fn a_sentinel_primary_that_is_killed_or_told_to_is_followed_by_another() {
     assert_eq!(marks[3].target, "redis-1");
     assert!(
         marks[3].note.contains("redis-0 is the primary after"),
+        "{marks:?}"
+    );
+    assert_eq!(marks[4].target, "redis-0");
+    assert!(
+        marks[4].note.contains("redis-1 is the primary after"),
         "{marks:?}"
     );
     assert!(answers(system.targets()[0]));

@@ -499,7 +499,12 @@ async fn recent(
     let read = app
         .store
         .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
-    let mut entries = app.ask(StoreCommand::History, read).await?;
+    // After a failover every client's cursor is of the old epoch: they all look at about the same time, and one that would
+    // wait longer than for a credit is shown what it missed by its next poll.
+    let wait = Duration::from_millis(app.settings().poll.credit_wait_ms);
+    let read = tokio::time::timeout(wait, app.ask(StoreCommand::History, read));
+    let late = |_| Err(StoreError::Unavailable("the history is still being read".into()));
+    let mut entries = read.await.unwrap_or_else(late)?;
     entries.retain(|entry| entry.seq > between.start);
     let more = entries.len() > limit;
     entries.truncate(limit);

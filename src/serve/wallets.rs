@@ -42,7 +42,22 @@ impl App {
         if let Some(wallet) = self.hot().mirror.get(key) {
             return Ok(Sighting::sure(wallet, epoch));
         }
-        match self.read_wallet(live, key).await {
+        let is_known = self.hot().mirror.from_before(key).is_some();
+        let read = self.read_wallet(live, key);
+        let read = if is_known {
+            // After a failover all wallets are read anew at about the same time. Who was known before does not wait for
+            // that longer than for a credit; the reading goes on, and the next poll has it.
+            let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
+            let late = |_| {
+                Err(StoreError::Unavailable(
+                    "the wallet is still being read".into(),
+                ))
+            };
+            tokio::time::timeout(wait, read).await.unwrap_or_else(late)
+        } else {
+            read.await
+        };
+        match read {
             Ok(wallet) => Ok(Sighting {
                 // Every wallet may have become out of date while this one was read.
                 unsure: self.epoch() != epoch,

@@ -130,6 +130,7 @@ fn outages(faults: &[FaultMark], segments: &[Segment]) -> Vec<(u64, u64)> {
         | FaultKind::StopInstance
         | FaultKind::RestartInstance
         | FaultKind::KillRedis
+        | FaultKind::LoseRedis
         | FaultKind::StopRedis
         | FaultKind::FailoverRedis
         | FaultKind::CutRedis
@@ -172,6 +173,7 @@ fn may_roll_back(what: FaultKind) -> bool {
     matches!(
         what,
         FaultKind::KillRedis
+            | FaultKind::LoseRedis
             | FaultKind::StopRedis
             | FaultKind::FailoverRedis
             | FaultKind::CutRedis

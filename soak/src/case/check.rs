@@ -14,6 +14,12 @@ pub const FAULTS_MAX: usize = 200;
 pub const INSTANCES_MAX: u32 = 16;
 /// The shortest interval of the record: what is shorter costs more to write than it says.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// For how long replicas can be cut off before their primary dies: Sentinel's patience, and a cluster's is longer.
+const LOSE_MAX: Duration = Duration::from_millis(900);
+/// The shortest tick of a generator.
+pub(super) const TICK_MIN: Duration = Duration::from_micros(10);
+/// The longest tick of a generator: latency is read up to two of them too high.
+pub(super) const TICK_MAX: Duration = Duration::from_millis(10);
 /// The shortest time between two actions of a user, in the run.
 pub const ACTION_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
@@ -115,6 +121,14 @@ fn load(case: &Case) -> Checked {
         "load.arrive_over",
         || "users have to arrive before the event (duration / compress) is over".to_owned(),
     )?;
+    must(
+        (TICK_MIN..=TICK_MAX).contains(&load.tick),
+        "load.tick",
+        || {
+            let (tick, min, max) = (text(load.tick), text(TICK_MIN), text(TICK_MAX));
+            format!("{tick} is not from {min} to {max}")
+        },
+    )?;
     match &load.curve {
         Curve::Constant | Curve::Csv { .. } | Curve::Recording { .. } => Ok(()),
         Curve::Ramp { from, over } => {
@@ -187,6 +201,11 @@ fn behaviour(case: &Case) -> Checked {
     must(!behaviour.timeout.is_zero(), "behaviour.timeout", || {
         "it has to be above 0".to_owned()
     })?;
+    must(
+        (1..=2).contains(&behaviour.connections),
+        "behaviour.connections",
+        || format!("{} is not 1 or 2", behaviour.connections),
+    )?;
     must(
         (2..=65_536).contains(&behaviour.heartbeat_bytes),
         "behaviour.heartbeat_bytes",
@@ -329,6 +348,16 @@ fn fault(case: &Case, fault: &Fault, key: &str) -> Checked {
         F::FailoverRedis => must(replicated, &what, || {
             "only system.store = \"redis_sentinel\" or \"redis_cluster\" can fail over".to_owned()
         })?,
+        F::LoseRedis => {
+            must(replicated && system.replicas > 0, &what, || {
+                "only system.store = \"redis_sentinel\" or \"redis_cluster\" with replicas can lose what a primary alone knew"
+                    .to_owned()
+            })?;
+            must(fault.lasts < LOSE_MAX, &format!("{key}.lasts"), || {
+                let max = text(LOSE_MAX);
+                format!("it has to be below {max}, or the replicas are given up for dead too")
+            })?;
+        }
         F::KillShim | F::RestartShim => must(system.shim, &what, || {
             "there is no shim with system.shim = false".to_owned()
         })?,
@@ -346,6 +375,7 @@ fn fault(case: &Case, fault: &Fault, key: &str) -> Checked {
     let lasting = matches!(
         fault.what,
         F::StopInstance
+            | F::LoseRedis
             | F::StopRedis
             | F::CutRedis
             | F::SlowRedis

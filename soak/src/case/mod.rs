@@ -88,6 +88,26 @@ pub struct Load {
     /// Over how long users who are to come arrive, instead of all at once. Not compressed.
     #[serde(with = "humantime_serde", default = "defaults::arrive_over")]
     pub arrive_over: Duration,
+    /// The generator's step: what is due is sent at its end, and answers are seen at its end. Latency counts from the
+    /// intended time all the same, so a long tick makes it look worse, never better. A short one costs the generator, and
+    /// the machine it shares, a waking for each request. Not compressed.
+    #[serde(with = "humantime_serde", default = "defaults::tick")]
+    pub tick: Duration,
+    /// How the generator's thread is scheduled.
+    #[serde(default)]
+    pub priority: Priority,
+}
+
+/// How the generator's thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// As any other.
+    #[default]
+    Normal,
+    /// Before any other (`SCHED_RR`), as if it had a machine of its own, for a run whose generator shares its cores with
+    /// what it loads. Where that is not allowed (it takes `CAP_SYS_NICE`) the run says so and goes on without.
+    RealTime,
 }
 
 /// The share of [`Load::users`] that is there, over the event's time.
@@ -147,6 +167,9 @@ pub struct Behaviour {
     pub obey_hint: bool,
     /// The share of polls that carry `If-None-Match` of the last cursor, 0 to 1.
     pub conditional_share: f64,
+    /// Connections that a user may hold, 1 or 2: with 2, polls and heartbeats go on over a new one while a find, a look at
+    /// the history or at the catalogue waits for its answer on the first.
+    pub connections: u32,
     /// Between two heartbeats. Compressed.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
@@ -288,6 +311,9 @@ pub enum FaultKind {
     /// `kill -9` of the Redis primary; with Sentinel or Cluster another takes over and the old one returns as a replica, else
     /// it is started again from its append-only file.
     KillRedis,
+    /// The primary's replicas hear nothing from it for `lasts`; then it dies as in `KillRedis`, and with it what it
+    /// acknowledged meanwhile, unless `store.durability` waits for replicas.
+    LoseRedis,
     /// SIGSTOP of the primary, SIGCONT after `lasts`.
     StopRedis,
     /// `SENTINEL FAILOVER` or `CLUSTER FAILOVER`, as an operator does.
@@ -318,6 +344,7 @@ impl FaultKind {
             Self::KillShim => "kill_shim",
             Self::RestartShim => "restart_shim",
             Self::KillRedis => "kill_redis",
+            Self::LoseRedis => "lose_redis",
             Self::StopRedis => "stop_redis",
             Self::FailoverRedis => "failover_redis",
             Self::CutRedis => "cut_redis",
@@ -427,6 +454,9 @@ mod defaults {
     pub(super) fn window() -> Duration {
         Duration::from_secs(300)
     }
+    pub(super) fn tick() -> Duration {
+        Duration::from_micros(200)
+    }
     pub(super) fn arrive_over() -> Duration {
         Duration::from_secs(5)
     }
@@ -439,6 +469,7 @@ impl Default for Behaviour {
             obey_hint: false,
             conditional_share: 0.5,
             heartbeat_interval: Duration::from_millis(250),
+            connections: 1,
             heartbeat_bytes: 96,
             find_interval: Duration::from_secs(30),
             bulk_share: 0.1,

@@ -24,6 +24,7 @@ pub static CASES: [Shipped; 10] = shipped![
     "steps",
     "spike",
     "failover",
+    "failover-async",
     "deploy",
     "sla-story",
     "event-48h",

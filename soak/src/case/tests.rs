@@ -155,6 +155,12 @@ fn errors_name_the_key() {
             vec!["system.address=somewhere"],
             "system.address: somewhere is not http://host:port",
         ),
+        (
+            vec!["load.tick=1us"],
+            "load.tick: 1us is not from 10us to 10ms",
+        ),
+        (vec!["load.tick=11ms"], "load.tick: "),
+        (vec!["load.priority=high"], "load.priority: "),
         (vec!["network.loss=0.5"], "network.loss: "),
         (vec!["network.foreground=5m"], "network.background: "),
         (vec!["warmup=1h"], "warmup: 1h leaves nothing to judge"),
@@ -196,6 +202,16 @@ fn a_fault_that_the_system_cannot_have_is_refused() {
             "store = \"redis\"",
             "what = \"failover_redis\"",
             "faults.0.what: only ",
+        ),
+        (
+            "store = \"redis\"",
+            "what = \"lose_redis\"\nlasts = \"300ms\"",
+            "faults.0.what: only ",
+        ),
+        (
+            "store = \"redis_sentinel\"\nreplicas = 2",
+            "what = \"lose_redis\"\nlasts = \"900ms\"",
+            "faults.0.lasts: it has to be below 900ms",
         ),
         (
             "shim = false",

@@ -65,7 +65,7 @@ struct Said<'a> {
     id: &'a str,
     coins: u64,
     found_at: u64,
-    in_bulk: bool,
+    overtaken: bool,
 }
 
 impl Checker {
@@ -88,14 +88,13 @@ impl Checker {
         self.enter(user, find.number, Told::Sent, (find.coins, 0, 0));
     }
 
-    /// An answer to a single find.
+    /// An answer to a single find. `overtaken`: a poll of the user may have been sent after it and answered before.
     pub fn find_answered(
         &mut self,
         user: u32,
         wallet: &mut Wallet,
-        find: Find,
-        status: u16,
-        body: &[u8],
+        (find, overtaken): (Find, bool),
+        (status, body): (u16, &[u8]),
     ) -> Fate {
         match status {
             200 | 201 => {
@@ -125,7 +124,7 @@ impl Checker {
                     id: &told.find,
                     coins: told.coins,
                     found_at: told.found_at,
-                    in_bulk: false,
+                    overtaken,
                 };
                 self.acknowledged(user, wallet, find, &said)
             }
@@ -192,7 +191,7 @@ impl Checker {
                     id,
                     coins,
                     found_at: expires_at.saturating_sub(self.window_ms),
-                    in_bulk: true,
+                    overtaken: true,
                 };
                 self.acknowledged(user, wallet, find, &said)
             }
@@ -242,9 +241,9 @@ impl Checker {
                 open.found_at = said.found_at.max(1);
                 first = true;
             }
-            // Its end has been told: a poll of the player can be faster than the answer to the back end, but not than one to
-            // the player.
-            None if said.status == 201 && said.in_bulk => first = true,
+            // Its end has been told: a poll of the player can be faster than the answer to the back end, and than one on
+            // another connection.
+            None if said.status == 201 && said.overtaken => first = true,
             None if said.status == 201 => {
                 contradicts = Some("recorded anew after its end was told".to_owned())
             }

@@ -89,8 +89,12 @@ impl Game {
             r#"{{"find":"f{number}","treasure":"drop","coins":{coins},"found_at":{found_at},"expires_at":{},"duplicate":{duplicate}}}"#,
             found_at + WINDOW_MS
         );
-        self.checker
-            .find_answered(1, &mut self.wallet, find(number), status, body.as_bytes())
+        self.checker.find_answered(
+            1,
+            &mut self.wallet,
+            (find(number), false),
+            (status, body.as_bytes()),
+        )
     }
 
     fn asks(&mut self) -> Asked {
@@ -423,7 +427,7 @@ fn acknowledgments_that_contradict_are_found() {
     assert_eq!(game.kinds(), [kind::ACKNOWLEDGMENT]);
     let fate = game
         .checker
-        .find_answered(1, &mut game.wallet, find(1), 404, b"{}");
+        .find_answered(1, &mut game.wallet, (find(1), false), (404, b"{}"));
     assert_eq!(fate, Fate::Acknowledged);
     assert_eq!(game.kinds(), [kind::ACKNOWLEDGMENT]);
 }
@@ -435,13 +439,13 @@ fn a_refused_find_is_settled_and_a_failed_one_is_not() {
     for status in [500, 503, 429, 408] {
         let fate = game
             .checker
-            .find_answered(1, &mut game.wallet, find(1), status, b"");
+            .find_answered(1, &mut game.wallet, (find(1), false), (status, b""));
         assert_eq!(fate, Fate::Unknown, "{status}");
     }
     assert_eq!(game.wallet.open().len(), 1);
     let fate = game
         .checker
-        .find_answered(1, &mut game.wallet, find(1), 409, b"{}");
+        .find_answered(1, &mut game.wallet, (find(1), false), (409, b"{}"));
     assert_eq!(fate, Fate::Refused);
     assert_eq!(game.told(), [(1, Told::Sent), (1, Told::Refused)]);
     // What was refused must not be credited.

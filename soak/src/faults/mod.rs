@@ -170,6 +170,7 @@ impl Scene {
             Kind::KillShim => self.restart_shim(::rustix::process::Signal::KILL),
             Kind::RestartShim => self.restart_shim(::rustix::process::Signal::TERM),
             Kind::KillRedis => self.kill_redis(which),
+            Kind::LoseRedis => self.lose_redis(which, fault.lasts),
             Kind::StopRedis => self.stop_redis(which, fault.lasts),
             Kind::FailoverRedis => self.fail_over_redis(which),
             Kind::CutRedis => self.cut_redis(fault.lasts),

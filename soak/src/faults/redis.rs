@@ -48,6 +48,47 @@ impl Scene {
                 format!("killed; answers again after {took:.2} s, from its append-only file"),
             ));
         }
+        let note = format!("killed; {}", self.succession(old, began)?);
+        Ok(seen(name, note))
+    }
+
+    /// As [`Self::kill_redis`], when its replicas have not heard from it for a while.
+    pub(super) fn lose_redis(&self, which: u32, lasts: Duration) -> Result<Seen, Refusal> {
+        let nodes = self.nodes()?;
+        let old = self.primary(which)?;
+        let (name, at) = (node_name(old), nodes.nodes[old]);
+        let heirs = self.replicas_of(old);
+        let signal = |signal: Signal| {
+            let send = |nth: &usize| self.system.processes.signal(&node_name(*nth), signal);
+            heirs.iter().try_for_each(send)
+        };
+        signal(Signal::STOP)?;
+        // What they have received they will read when they go on: the connection has to go too, and they cannot make a new
+        // one meanwhile.
+        let cut = ask::<u64>(at, &["CLIENT", "KILL", "TYPE", "replica"]);
+        let offset = || {
+            info(at, "replication", "master_repl_offset")?
+                .parse::<u64>()
+                .ok()
+        };
+        let heard = offset();
+        self.wait(lasts);
+        let wrote = offset();
+        let began = Instant::now();
+        self.system.processes.end(&name, Signal::KILL)?;
+        signal(Signal::CONT)?;
+        cut.map_err(|error| Refusal::unreachable(format!("{name}: {error}")))?;
+        let lost = wrote.zip(heard).map_or(0, |(wrote, heard)| wrote - heard);
+        let note = format!(
+            "killed with {lost} bytes of writes that no replica has; {}",
+            self.succession(old, began)?
+        );
+        Ok(seen(name, note))
+    }
+
+    /// Waits until another has taken the place of `old`, which was ended at `began`, and `old` follows it.
+    fn succession(&self, old: usize, began: Instant) -> Result<String, Refusal> {
+        let name = node_name(old);
         let heir = self.until_another_is_primary(old)?;
         let took = began.elapsed().as_secs_f64();
         self.system.processes.start_again(&name)?;
@@ -55,11 +96,10 @@ impl Scene {
             self.nodes().is_ok_and(|nodes| nodes.follows(old))
         })?;
         let back = began.elapsed().as_secs_f64();
-        let note = format!(
-            "killed; {} is the primary after {took:.2} s, {name} follows it after {back:.2} s",
+        Ok(format!(
+            "{} is the primary after {took:.2} s, {name} follows it after {back:.2} s",
             node_name(heir)
-        );
-        Ok(seen(name, note))
+        ))
     }
 
     pub(super) fn stop_redis(&self, which: u32, lasts: Duration) -> Result<Seen, Refusal> {
@@ -168,12 +208,19 @@ impl Scene {
 
     /// A replica of a cluster's primary.
     fn replica_of(&self, primary: usize) -> Result<usize, Refusal> {
-        let nodes = self.nodes()?;
+        let found = self.replicas_of(primary).first().copied();
+        found.ok_or_else(|| Refusal::unreachable(format!("{} has no replica", node_name(primary))))
+    }
+
+    /// The replicas of a primary, as they say themselves.
+    fn replicas_of(&self, primary: usize) -> Vec<usize> {
+        let Ok(nodes) = self.nodes() else {
+            return Vec::new();
+        };
         let port = nodes.reached[primary].port().to_string();
         let follows = |nth: &usize| {
             info(nodes.nodes[*nth], "replication", "master_port").is_some_and(|of| of == port)
         };
-        let found = (0..nodes.nodes.len()).find(follows);
-        found.ok_or_else(|| Refusal::unreachable(format!("{} has no replica", node_name(primary))))
+        (0..nodes.nodes.len()).filter(follows).collect()
     }
 }

@@ -65,13 +65,9 @@ impl Crowd {
         self.doubled_until_us = until_us;
     }
 
-    /// By how much users hurry.
-    pub(super) const fn hurry(&self) -> u64 {
-        if self.doubled_until_us > self.next_us && !self.by_users {
-            2
-        } else {
-            1
-        }
+    /// Whether users do twice as much.
+    pub(super) const fn hurries(&self) -> bool {
+        self.doubled_until_us > self.next_us && !self.by_users
     }
 }
 

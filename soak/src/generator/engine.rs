@@ -11,7 +11,7 @@ use super::tally::{Drop, Failure, Open, Tally};
 use super::user::{Stage, User, Waiting};
 use super::wheel::Wheel;
 use super::{Control, Output, Plan, Totals};
-use crate::case::{Case, Curve, Kind};
+use crate::case::{Case, Curve, Kind, Priority};
 use crate::checker::{Books, Checker};
 use crate::recording::Replay;
 use rustix::event::epoll;
@@ -32,6 +32,13 @@ const SLEEP_US_MAX: u64 = 50_000;
 /// Bytes read at a time, into memory that all users share.
 const READ_BYTES: usize = 256 * 1024;
 
+const fn timespec(micros: u64) -> rustix::time::Timespec {
+    rustix::time::Timespec {
+        tv_sec: (micros / 1_000_000) as i64,
+        tv_nsec: (micros % 1_000_000 * 1_000) as i64,
+    }
+}
+
 /// The generator's state. Users are at the index of their number; at 0 is the back end.
 pub(super) struct Engine {
     pub(super) case: Arc<Case>,
@@ -41,6 +48,7 @@ pub(super) struct Engine {
     pub(super) road: Road,
     pub(super) poller: OwnedFd,
     pub(super) wheel: Wheel,
+    tick_us: u64,
     pub(super) users: Vec<User>,
     pub(super) crowd: Crowd,
     pub(super) back_end: BackEnd,
@@ -118,7 +126,8 @@ impl Engine {
             ),
             road: Road::new(plan.targets, users_max),
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            wheel: Wheel::new(origin_us),
+            wheel: Wheel::new(origin_us, micros(case.load.tick)),
+            tick_us: micros(case.load.tick),
             users,
             crowd: Crowd::new(&case, users_max, by_users, origin_us),
             back_end: BackEnd::new(plan.admin_key.is_some()),
@@ -156,6 +165,10 @@ impl Engine {
             self.road.sources(),
             size_of::<User>() + self.users.get(1).map_or(0, |user| user.token.len())
         )
+    }
+
+    pub(super) fn priority(&self) -> Priority {
+        self.case.load.priority
     }
 
     pub(super) fn now_us(&self) -> u64 {
@@ -226,15 +239,18 @@ impl Engine {
                 .min(self.crowd.next_us())
                 .min(self.replay_next_us())
         };
-        let sleep_us = until_us.saturating_sub(now_us).min(SLEEP_US_MAX);
-        let sleep = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::try_from(sleep_us * 1_000).unwrap_or(0),
-        };
+        // Nothing before the next tick, answers neither: those of a tick are taken at one waking, which more than halves what
+        // a request costs the generator and a third of what it costs a server that is woken for each (10,000 users on two
+        // cores: 0.74 and 0.57 of a core; 0.42 and 0.49 so). Their latency is read up to a tick too high, never too low.
+        let tick_us = (now_us / self.tick_us + 1) * self.tick_us;
+        if !busy && until_us > now_us {
+            let _ = rustix::thread::nanosleep(&timespec(tick_us - now_us));
+        }
+        let sleep_us = until_us.saturating_sub(self.now_us()).min(SLEEP_US_MAX);
         match epoll::wait(
             &self.poller,
             rustix::buffer::spare_capacity(events),
-            Some(&sleep),
+            Some(&timespec(sleep_us)),
         ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -294,6 +310,7 @@ impl Engine {
     /// Does what is due for a user: what is intended up to `until_us`, for the rest belongs to the next interval.
     fn look_at(&mut self, number: u32, until_us: u64, now_us: u64) {
         self.advance(number, now_us);
+        self.on_aside(number, |engine| engine.advance(number, now_us));
         while let Some(nth) = self
             .user(number)
             .retries
@@ -303,9 +320,9 @@ impl Engine {
             self.retry(number, nth, now_us);
         }
         loop {
-            let hurry = self.crowd.hurry();
+            let hurries = self.crowd.hurries();
             let (pace, user) = (&self.pace, &mut self.users[number as usize]);
-            match user.schedule.take(until_us, pace, hurry) {
+            match user.schedule.take(until_us, pace, hurries) {
                 None => break,
                 Some(Action::Request(kind, intended_us)) => {
                     self.late(now_us - intended_us);
@@ -373,6 +390,7 @@ impl Engine {
             self.drop_request(number, request, Drop::Offline, now_us);
             return;
         }
+        self.set_aside(number, &request);
         let user = self.user(number);
         if user.exchange.is_none() {
             self.open.waiting[request.kind as usize] += 1;
@@ -407,7 +425,8 @@ impl Engine {
 
     /// Begins what waits, if nothing is under way.
     pub(super) fn next(&mut self, number: u32, now_us: u64) {
-        while self.user(number).exchange.is_none() {
+        // What waits does so for the first connection.
+        while self.user(number).exchange.is_none() && !self.user(number).is_aside {
             let Some(request) = self.user(number).waiting.pop_front() else {
                 return;
             };
@@ -435,6 +454,7 @@ impl Engine {
             if !self.user(number).here || self.user(number).is_offline(now_us) {
                 continue;
             }
+            self.drop_aside(number, now_us);
             if let Some(exchange) = self.user(number).exchange
                 && matches!(exchange.stage, Stage::Connecting | Stage::Sent)
             {

@@ -180,6 +180,15 @@ impl Engine {
 
     /// An event of a user's connection.
     pub(super) fn ready(&mut self, number: u32, generation: u32, flags: EventFlags) {
+        if self.is_of_aside(number, generation) {
+            self.on_aside(number, |engine| engine.ready_on(number, generation, flags));
+            self.arm(number);
+        } else {
+            self.ready_on(number, generation, flags);
+        }
+    }
+
+    fn ready_on(&mut self, number: u32, generation: u32, flags: EventFlags) {
         let link = &mut self.user(number).link;
         if link.generation != generation || link.socket.is_none() {
             return;

@@ -16,10 +16,11 @@
 //! | [`schedule`], [`wheel`], [`crowd`] | when who does what; the timers; who is there |
 //! | [`request`], [`answer`], [`socket`] | HTTP/1.1 |
 //! | [`user`], [`network`] | a user's state; the network's model |
-//! | [`engine`], [`exchange`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; answers to the checker; the back end; recordings |
+//! | [`engine`], [`exchange`], [`aside`], [`told`], [`bulk`], [`replayed`] | the loop; a request's life; that on a second connection; answers to the checker; the back end; recordings |
 //! | [`tally`], [`intervals`], [`desk`] | counts; their end; the thread that writes them out |
 
 pub mod answer;
+mod aside;
 mod bulk;
 mod crowd;
 mod desk;
@@ -40,7 +41,7 @@ pub use crate::checker::Books;
 pub(crate) use answer::number;
 pub use request::Treasure;
 
-use crate::case::Case;
+use crate::case::{Case, Priority};
 use crate::record::{Finding, Interval};
 use std::io;
 use std::net::SocketAddr;
@@ -124,6 +125,7 @@ pub struct Handle {
     control: Sender<Control>,
     thread: JoinHandle<io::Result<Totals>>,
     emits: String,
+    priority: String,
 }
 
 impl Handle {
@@ -137,6 +139,12 @@ impl Handle {
     #[must_use]
     pub fn uses(&self) -> &str {
         &self.emits
+    }
+
+    /// How its thread is scheduled, or why it is not as the case asks; a line for people.
+    #[must_use]
+    pub fn priority(&self) -> &str {
+        &self.priority
     }
 
     /// Waits for its end. Take its output meanwhile, or it waits for you.
@@ -185,12 +193,38 @@ pub fn start(
     }
     let engine = engine::Engine::new(plan, (users, by_users), books, out, controls)?;
     let emits = engine.uses();
+    let wanted = engine.priority();
+    let (told, priority) = channel();
     let thread = std::thread::Builder::new()
         .name("generator".to_owned())
-        .spawn(move || engine.run())?;
+        .spawn(move || {
+            // Nobody waits for it any more only if this thread could not be waited for either.
+            let _ = told.send(take_priority(wanted));
+            engine.run()
+        })?;
     Ok(Handle {
         control,
         thread,
         emits,
+        priority: priority.recv().map_err(io::Error::other)?,
     })
+}
+
+/// Gives the calling thread a priority, and says how that went.
+fn take_priority(wanted: Priority) -> String {
+    use thread_priority::{
+        RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+        set_thread_priority_and_policy, thread_native_id,
+    };
+    match wanted {
+        Priority::Normal => "normal".to_owned(),
+        Priority::RealTime => match set_thread_priority_and_policy(
+            thread_native_id(),
+            ThreadPriority::Min,
+            ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin),
+        ) {
+            Ok(()) => "real time".to_owned(),
+            Err(error) => format!("normal, for real time was refused: {error}"),
+        },
+    }
 }

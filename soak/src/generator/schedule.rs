@@ -81,6 +81,8 @@ pub fn exponential(random: &mut Mcg128Xsl64, mean_us: u64) -> u64 {
 pub struct Schedule {
     random: Mcg128Xsl64,
     due_us: [u64; Kind::ALL.len()],
+    /// Whether what is due is one between two of the user's own times, there only because users hurry.
+    between: [bool; Kind::ALL.len()],
     /// When the user puts the app into the background, or fetches it back.
     flips_us: u64,
     /// Whether it is in the background.
@@ -107,6 +109,7 @@ impl Schedule {
         Self {
             random: random(seed, user, 1),
             due_us: [NEVER; Kind::ALL.len()],
+            between: [false; Kind::ALL.len()],
             flips_us: NEVER,
             background: false,
             renews_us: NEVER,
@@ -130,6 +133,7 @@ impl Schedule {
             self.due_us[Kind::Find as usize] =
                 ahead(&mut self.random, pace.every_us[Kind::Find as usize]);
         }
+        self.between = [false; Kind::ALL.len()];
         self.background = false;
         self.flips_us = ahead(&mut self.random, pace.foreground_us);
         self.renews_us = ahead(&mut self.random, pace.connection_us);
@@ -166,8 +170,10 @@ impl Schedule {
         requests.min(self.flips_us).min(self.renews_us)
     }
 
-    /// The next action that is due at `now_us`; advances. `hurry`: by how much intervals are shorter than the case's.
-    pub fn take(&mut self, now_us: u64, pace: &Pace, hurry: u64) -> Option<Action> {
+    /// The next action that is due at `now_us`; advances. `hurries`: the user does twice as much, with one more of each kind
+    /// halfway between two of its own times. Its own times stay as they are: were intervals halved, everybody's times would
+    /// lie in one half of the interval when the hurry ends, and the load would come in lockstep ever after.
+    pub fn take(&mut self, now_us: u64, pace: &Pace, hurries: bool) -> Option<Action> {
         let next_us = self.next_us();
         if next_us > now_us {
             return None;
@@ -189,13 +195,22 @@ impl Schedule {
         let kind = Kind::ALL
             .into_iter()
             .find(|kind| self.due_us[*kind as usize] == next_us)?;
-        let every_us = pace.every_us[kind as usize] / hurry.max(1);
+        let every_us = pace.every_us[kind as usize];
+        let was_between = self.between[kind as usize];
+        let is_between = hurries && !was_between;
+        self.between[kind as usize] = is_between;
+        let ahead_us = match (was_between, is_between) {
+            (_, true) => every_us / 2,
+            (true, false) => every_us - every_us / 2,
+            (false, false) => every_us,
+        };
         self.due_us[kind as usize] = match kind {
             // Only asked for once: set again by whoever asks.
             _ if every_us == 0 => NEVER,
+            Kind::Find if hurries => next_us + exponential(&mut self.random, every_us / 2),
             Kind::Find => next_us + exponential(&mut self.random, every_us),
             Kind::Poll if pace.obey_hint => NEVER,
-            _ => next_us + every_us,
+            _ => next_us + ahead_us,
         };
         Some(Action::Request(kind, next_us))
     }
@@ -248,7 +263,7 @@ mod tests {
             let mut schedule = Schedule::new(seed, user);
             schedule.arrive(u64::from(user) * 1_000, &pace);
             for now_us in (0..600_000_000).step_by(usize::try_from(look_us).unwrap()) {
-                while let Some(action) = schedule.take(now_us, &pace, 1) {
+                while let Some(action) = schedule.take(now_us, &pace, false) {
                     actions.push((user, action));
                 }
             }
@@ -270,6 +285,35 @@ mod tests {
             assert_eq!(often[..seldom.len()], seldom);
         }
         assert_ne!(often, actions(8, 1_000));
+    }
+
+    #[test]
+    fn a_hurry_doubles_the_requests_and_leaves_everyone_at_its_own_times() {
+        let pace = pace();
+        for user in 1..=20 {
+            let mut schedule = Schedule::new(3, user);
+            schedule.arrive(0, &pace);
+            let mut times = Vec::new();
+            for now_us in (0..90_000_000).step_by(1_000) {
+                let hurries = (30_000_000..60_000_000).contains(&now_us);
+                while let Some(action) = schedule.take(now_us, &pace, hurries) {
+                    if let Action::Request(Kind::Heartbeat, at_us) = action {
+                        times.push(at_us);
+                    }
+                }
+            }
+            let within = |from: u64| {
+                let in_it = |at_us: &&u64| (from..from + 30_000_000).contains(*at_us);
+                times.iter().filter(in_it).count()
+            };
+            assert!((119..=121).contains(&within(0)), "{}", within(0));
+            assert!((238..=242).contains(&within(30_000_000)));
+            assert!((119..=121).contains(&within(60_000_000)));
+            let after = times.iter().filter(|at_us| **at_us > 60_500_000);
+            for at_us in after {
+                assert_eq!(at_us % 250_000, times[0], "user {user}");
+            }
+        }
     }
 
     #[test]

@@ -183,10 +183,13 @@ impl Engine {
     }
 
     fn tell_find(&mut self, number: u32, find: Find, head: &Head, body: &[u8], now_us: u64) {
-        let wallet = &mut self.users[number as usize].wallet;
-        let fate = self
-            .checker
-            .find_answered(number, wallet, find, head.status, body);
+        let user = &mut self.users[number as usize];
+        let fate = self.checker.find_answered(
+            number,
+            &mut user.wallet,
+            (find, user.is_aside),
+            (head.status, body),
+        );
         match fate {
             Fate::Unknown => {
                 let after_us = head

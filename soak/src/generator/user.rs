@@ -1,9 +1,10 @@
 //! A user: its schedule, its one connection, what is under way on it and what waits behind that.
 //!
-//! Phones hold one connection and send one request at a time on it. A request that is due while another is under way waits
+//! Phones hold one connection and send one request at a time on it (two, with `behaviour.connections`). A request that is due while another is under way waits
 //! in `waiting`; its latency counts from its intended time all the same. One that has waited as long as a request may
 //! take is given up, as is the oldest when more than [`WAITING_MAX`] wait.
 
+use super::aside::Aside;
 use super::network::Model;
 use super::schedule::{NEVER, Schedule};
 use super::socket::Link;
@@ -66,7 +67,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    fn next_us(&self) -> u64 {
+    pub(super) fn next_us(&self) -> u64 {
         match self.stage {
             Stage::Leaving(until_us) | Stage::Returning(until_us, ..) => until_us,
             Stage::Connecting | Stage::Sent => self.deadline_us,
@@ -103,6 +104,10 @@ pub struct User {
     pub link: Link,
     /// What is under way.
     pub exchange: Option<Exchange>,
+    /// What is under way on a second connection.
+    pub aside: Option<Box<Aside>>,
+    /// The second connection is in the place of the first.
+    pub is_aside: bool,
     /// What it knows.
     pub wallet: Wallet,
 }
@@ -125,6 +130,8 @@ impl User {
             once_next: 0,
             link: Link::default(),
             exchange: None,
+            aside: None,
+            is_aside: false,
             wallet: Wallet::default(),
         }
     }
@@ -139,7 +146,12 @@ impl User {
             .map(|(at_us, _)| *at_us)
             .min()
             .unwrap_or(NEVER);
-        self.schedule.next_us().min(exchange_us).min(retry_us)
+        let aside_us = self.aside.as_ref().and_then(|aside| aside.next_us());
+        self.schedule
+            .next_us()
+            .min(exchange_us)
+            .min(aside_us.unwrap_or(NEVER))
+            .min(retry_us)
     }
 
     /// Whether nothing is sent: in the background, or closed.

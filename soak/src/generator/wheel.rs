@@ -1,11 +1,7 @@
 //! A hashed timer wheel by absolute time: an entry costs a push into the slot of its tick, whether it is due in a
 //! millisecond or in an hour; one that lies more than a turn of the wheel ahead stays in its slot until its turn.
 
-/// The resolution: an entry fires at the first multiple of this that is not before its time. Its lateness is the price of
-/// handling many entries at one waking.
-pub const TICK_US: u64 = 200;
-
-/// Slots, a power of two: a turn of the wheel takes 3.3 s.
+/// Slots, a power of two: a turn of the wheel takes 3.3 s with ticks of 200 µs.
 const SLOTS: usize = 1 << 14;
 const WORD_BITS: usize = 64;
 
@@ -21,6 +17,9 @@ pub struct Due {
 /// The wheel.
 #[derive(Debug)]
 pub struct Wheel {
+    /// The resolution: an entry fires at the first multiple of this that is not before its time. Its lateness is the price
+    /// of handling many entries at one waking.
+    tick_us: u64,
     slots: Vec<Vec<Due>>,
     /// A bit for each slot that has entries, so that the next one is found without looking at empty ones.
     occupied: Vec<u64>,
@@ -31,20 +30,21 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// An empty wheel whose time is `now_us`.
+    /// An empty wheel whose time is `now_us`, with ticks of `tick_us`, which is above 0.
     #[must_use]
-    pub fn new(now_us: u64) -> Self {
+    pub fn new(now_us: u64, tick_us: u64) -> Self {
         Self {
+            tick_us,
             slots: vec![Vec::new(); SLOTS],
             occupied: vec![0; SLOTS / WORD_BITS],
-            tick: now_us / TICK_US,
+            tick: now_us / tick_us,
             firing: Vec::new(),
         }
     }
 
     /// Enters `user` at `at_us`; what is past fires with the next tick.
     pub fn enter(&mut self, user: u32, at_us: u64) {
-        let tick = at_us.div_ceil(TICK_US).max(self.tick);
+        let tick = at_us.div_ceil(self.tick_us).max(self.tick);
         let slot = slot(tick);
         self.slots[slot].push(Due { user, at_us });
         self.occupied[slot / WORD_BITS] |= 1 << (slot % WORD_BITS);
@@ -56,7 +56,7 @@ impl Wheel {
             if let Some(due) = self.firing.pop() {
                 return Some(due);
             }
-            if self.tick * TICK_US > until_us {
+            if self.tick * self.tick_us > until_us {
                 return None;
             }
             self.take_slot();
@@ -65,7 +65,7 @@ impl Wheel {
 
     /// Moves what the current tick has into `firing`, and goes on to the next tick that can have something.
     fn take_slot(&mut self) {
-        let now_us = self.tick * TICK_US;
+        let now_us = self.tick * self.tick_us;
         let at = slot(self.tick);
         if self.occupied[at / WORD_BITS] & (1 << (at % WORD_BITS)) != 0 {
             let entries = &mut self.slots[at];
@@ -97,7 +97,7 @@ impl Wheel {
     /// nothing is due and one looks again.
     #[must_use]
     pub fn next_at_us(&self, within_us: u64) -> u64 {
-        let ticks = (within_us / TICK_US).min(SLOTS as u64 - 1);
+        let ticks = (within_us / self.tick_us).min(SLOTS as u64 - 1);
         let mut ahead = 0;
         while ahead < ticks {
             let at = slot(self.tick + ahead);
@@ -108,7 +108,7 @@ impl Wheel {
             }
             ahead += (WORD_BITS - at % WORD_BITS) as u64;
         }
-        (self.tick + ahead.min(ticks)) * TICK_US
+        (self.tick + ahead.min(ticks)) * self.tick_us
     }
 }
 
@@ -120,9 +120,11 @@ fn slot(tick: u64) -> usize {
 mod tests {
     use super::*;
 
+    const TICK_US: u64 = 200;
+
     #[test]
     fn entries_fire_at_their_tick_and_never_before_their_time() {
-        let mut wheel = Wheel::new(0);
+        let mut wheel = Wheel::new(0, TICK_US);
         let times = [
             0,
             1,
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_past_fires_with_the_next_tick() {
-        let mut wheel = Wheel::new(1_000_000);
+        let mut wheel = Wheel::new(1_000_000, TICK_US);
         wheel.enter(7, 5);
         assert_eq!(wheel.next_at_us(10_000), 1_000_000);
         assert_eq!(wheel.next_due(1_000_000), Some(Due { user: 7, at_us: 5 }));

@@ -243,6 +243,27 @@ impl Summary {
             verdict.intervals_judged,
             words::exact(self.behind_us_max),
         ));
+        let polls = self.kinds.get(&Kind::Poll).map_or(0, |kind| kind.answered);
+        if self.stale > 0 {
+            say(format_args!(
+                "  {} of {} polls were answered from memory and marked stale: {}",
+                words::count(self.stale),
+                words::count(polls),
+                words::percent(self.stale as f64 / polls.max(1) as f64),
+            ));
+        }
+        // An instance that was started again counts from 0: then this is the least.
+        let replayed: f64 = self
+            .resources
+            .values()
+            .filter_map(|of| of.get("replayed"))
+            .map(|replayed| replayed.max)
+            .sum();
+        if replayed > 0.0 {
+            say(format_args!(
+                "  {replayed:.0} writes that a failover had rolled back were brought back by replay",
+            ));
+        }
         if let Some(end) = &verdict.end {
             say(format_args!(
                 "  {} finds acknowledged; {} credited once, {} expired lawfully, {} unknown; {} coins; {}",

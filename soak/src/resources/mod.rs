@@ -212,6 +212,7 @@ fn of_metrics(counters: &Counters, values: &mut BTreeMap<String, f64>) {
         ("connections", "trove_shim_connections"),
         ("wallets", "trove_mirror_wallets"),
         ("players_online", "trove_shim_players_online"),
+        ("replayed", "trove_replayed_total"),
     ] {
         if counters.has(series) {
             values.insert(name.into(), counters.sum(series, &[]));

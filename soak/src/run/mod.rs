@@ -240,13 +240,17 @@ impl Run<'_> {
         self.reconciler = Reconciler::new(self.case.bounds.reconcile_ratio, told);
         // The generator's clock begins now, and so do the run's and what the record says of it.
         self.clock = Clock::starting_at(Duration::from_millis(begins.at_ms));
-        let begins = Segment {
+        let mut begins = Segment {
             wall_ms: wall_ms(),
             ..begins
         };
-        self.records.append(files::RUN, &begins)?;
         let handle = generator::start(plan, Box::new(books), sender)
             .map_err(|error| Refusal::unreachable(format!("the generator: {error}")))?;
+        let priority = handle.priority().to_owned();
+        begins
+            .machine
+            .insert("generator's priority".to_owned(), priority);
+        self.records.append(files::RUN, &begins)?;
         // It made its users ready in this time, and its clock begins after that.
         self.behind = Instant::now().saturating_duration_since(self.clock.began());
         let (events_in, events) = sync_channel(CHANNEL);

@@ -289,6 +289,7 @@ fn check(case: &Case) -> Result<(), Refusal> {
             }
             FaultKind::KillShim | FaultKind::RestartShim if !asked.shim => "system.shim",
             FaultKind::KillRedis
+            | FaultKind::LoseRedis
             | FaultKind::StopRedis
             | FaultKind::CutRedis
             | FaultKind::SlowRedis

@@ -102,6 +102,8 @@ impl System {
         let mut env = self.keys();
         let instances = self.case.system.instances * 2;
         env.insert("TROVE_STORE__INSTANCES".into(), instances.to_string());
+        // The shim keeps no store, and checks all settings as one: those of a store that is replicated fit no other.
+        env.insert("TROVE_STORE__URL".into(), self.store_url.clone());
         env.extend(settings(&self.case));
         Spec {
             name: name.to_owned(),

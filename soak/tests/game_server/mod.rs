@@ -6,7 +6,7 @@
 )]
 
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const WINDOW_MS: u64 = 5_000;
 /// Of so many answers or finds one is treated badly.
 const EACH: u64 = 10;
+/// How long a slow find takes.
+const SLOW_FIND: Duration = Duration::from_millis(400);
 
 /// What it does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(crate) enum Mischief {
     SlowLoris,
     /// Closes instead of answering, having done what was asked.
     Closes,
+    /// Records a find, and takes its time to say so.
+    SlowFinds,
     /// Answers any path with a constant.
     NotATrove,
 }
@@ -76,6 +80,10 @@ struct Game {
     mischief: Mischief,
     purses: Mutex<HashMap<String, Purse>>,
     polls: AtomicU64,
+    /// Players whose find is not answered yet.
+    finding: Mutex<HashSet<String>>,
+    /// Their polls meanwhile.
+    overtaken: AtomicU64,
     nth: AtomicU64,
     stops: AtomicBool,
 }
@@ -97,6 +105,8 @@ impl GameServer {
             mischief,
             purses: Mutex::default(),
             polls: AtomicU64::new(0),
+            finding: Mutex::default(),
+            overtaken: AtomicU64::new(0),
             nth: AtomicU64::new(0),
             stops: AtomicBool::new(false),
         });
@@ -132,6 +142,13 @@ impl GameServer {
         self.game
             .as_ref()
             .map_or(0, |game| game.polls.load(Ordering::SeqCst))
+    }
+
+    /// Polls that arrived while a find of the same player was not answered yet.
+    pub(crate) fn overtaken(&self) -> u64 {
+        self.game
+            .as_ref()
+            .map_or(0, |game| game.overtaken.load(Ordering::SeqCst))
     }
 }
 
@@ -271,6 +288,11 @@ impl Game {
                     once => once,
                 };
                 let (new, found) = self.record(&request.token, id, Some(treasure), None);
+                if self.mischief == Mischief::SlowFinds {
+                    self.finding.lock().unwrap().insert(request.token.clone());
+                    std::thread::sleep(SLOW_FIND);
+                    self.finding.lock().unwrap().remove(&request.token);
+                }
                 let body = json!({"find": found.id, "treasure": treasure, "coins": found.coins, "found_at": found.found_at,
                     "expires_at": found.found_at + WINDOW_MS, "duplicate": !new});
                 (if new { 201 } else { 200 }, String::new(), body.to_string())
@@ -334,6 +356,9 @@ impl Game {
 
     fn poll(&self, request: &Request) -> (u16, String, String) {
         self.polls.fetch_add(1, Ordering::SeqCst);
+        let overtakes = self.finding.lock().unwrap().contains(&request.token);
+        self.overtaken
+            .fetch_add(u64::from(overtakes), Ordering::SeqCst);
         let nth = self.nth.load(Ordering::SeqCst);
         let does = |mischief| self.mischief == mischief && nth.is_multiple_of(EACH);
         let mut purses = self.purses.lock().unwrap();

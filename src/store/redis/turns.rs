@@ -7,7 +7,7 @@ use trove_streams::Partition;
 
 /// Such reads that one instance has under way at a time; on a cluster, where each partition has its share of them, at least
 /// one a partition.
-pub const RELOADS_AT_ONCE_MAX: usize = 64;
+pub const RELOADS_AT_ONCE_MAX: usize = 256;
 
 /// See the module.
 pub(super) struct Turns {
