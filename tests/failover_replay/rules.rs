@@ -480,3 +480,73 @@ async fn a_new_primary_whose_clock_is_ten_minutes_ahead_gets_everything_back() {
 async fn a_new_primary_whose_clock_is_ten_minutes_behind_gets_everything_back() {
     with_the_clock_stepped(-600_000).await;
 }
+
+#[tokio::test]
+async fn what_was_brought_back_and_is_lost_once_more_comes_back_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new();
+    let options = Options {
+        journal_dir: Some(dir.path().to_owned()),
+        ..world.options()
+    };
+    let store = world.connect_with(options.clone()).await;
+    open_hunt(&store, "h").await;
+    world.save();
+    find(&store, ADA, of("a")).await;
+    credit(&store, ADA).await;
+    drop(store);
+    // The find is lost; somebody else plays on, and that survives what follows.
+    world.lose();
+    world.advance(1_000);
+    let other = world.connect().await;
+    find(&other, ADA, of("b")).await;
+    world.save();
+    // It comes back, later than what survives; and is lost again.
+    let store = until("the journal is let go", async || {
+        RedisStore::connect(&world.server.url(), options.clone())
+            .await
+            .ok()
+    })
+    .await;
+    until("the find is back", async || {
+        let seen = store.wallet(&hunt(), ADA).await.ok()?;
+        (store.health() == Health::Up && seen.balance == 10).then_some(())
+    })
+    .await;
+    let epoch = store.epoch();
+    world.lose();
+    recovered(&store, epoch).await;
+    assert_eq!(credit(&store, ADA).await.balance, 30);
+    verify(&store).await;
+}
+
+#[tokio::test]
+async fn a_find_whose_first_answer_never_came_is_kept_by_whoever_answered_it_again() {
+    let mut world = World::new();
+    let first = world.connect().await;
+    open_hunt(&first, "h").await;
+    let second = world.connect().await;
+    world.save();
+    find(&first, ADA, with_id("x")).await;
+    first
+        .adjust(&hunt(), ADA, adjustment(5, "key"))
+        .await
+        .unwrap()
+        .outcome
+        .unwrap();
+    // As far as the client knows, it is this instance that did it.
+    for _ in 0..3 {
+        find(&second, ADA, with_id("x")).await;
+    }
+    let again = second.adjust(&hunt(), ADA, adjustment(5, "key")).await;
+    again.unwrap().outcome.unwrap();
+    drop(first);
+    let (epoch, kept) = (second.epoch(), second.replay_counts().items);
+    find(&second, ADA, with_id("x")).await;
+    assert_eq!(second.replay_counts().items, kept, "once is enough");
+    world.lose();
+    recovered(&second, epoch).await;
+    let wallet = credit(&second, ADA).await;
+    assert_eq!((wallet.balance, wallet.pending_finds), (8, 0));
+    verify(&second).await;
+}

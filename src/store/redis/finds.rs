@@ -17,8 +17,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use trove_streams::Partition;
 use trove_streams::keys::base62;
+use trove_streams::{EntryId, Partition};
 
 /// The most finds that one call of the script records, so that none keeps others waiting.
 const FINDS_A_CALL_MAX: usize = 64;
@@ -35,6 +35,8 @@ struct Asked<'a> {
 /// What a script says of one find.
 enum Outcome {
     Is(RecordOutcome),
+    /// It was recorded before, at this time.
+    Repeated(Find, Millis),
     /// It was not looked at; ask again.
     Again,
     /// Other partitions would have to lend so many coins.
@@ -63,13 +65,14 @@ impl Core {
         }
         let mut outcomes: Vec<Option<RecordOutcome>> = finds.iter().map(|_| None).collect();
         let mut wallets: HashMap<PlayerId, Wallet> = HashMap::new();
+        let mut repeated: HashMap<usize, Millis> = HashMap::new();
         let finds = &*self.settled_finds(finds).await?;
         let epoch = self.shared.epoch();
         let began = Instant::now();
         loop {
             let hunt = self.hunt(id).await?;
             let stale = self
-                .record_open(&hunt, finds, &mut outcomes, &mut wallets)
+                .record_open(&hunt, finds, &mut outcomes, (&mut wallets, &mut repeated))
                 .await?;
             if !stale {
                 break;
@@ -78,22 +81,33 @@ impl Core {
                 .await
                 .map_err(|error| after(error, &outcomes))?;
         }
-        let recorded = |((player, _), outcome): (&(PlayerId, NewFind), &Option<RecordOutcome>)| {
-            let Some(Ok(Decision::Recorded(entry, _))) = outcome else {
-                return None;
-            };
-            let Change::Find(find) = &entry.change else {
-                return None;
+        let replay = &self.shared.replay;
+        let now = self.shared.clock.now();
+        let acknowledged = |(index, (player, _)): (usize, &(PlayerId, NewFind))| {
+            let (find, at) = match &outcomes[index] {
+                Some(Ok(Decision::Recorded(entry, _))) => match &entry.change {
+                    Change::Find(find) => (find, entry.at),
+                    _ => return None,
+                },
+                // The first answer may never have come to whoever recorded it: it is this one that a client relies on.
+                Some(Ok(Decision::Duplicate(find))) => {
+                    let at = *repeated.get(&index)?;
+                    if !replay.keeps_repeated((id, *player, find.seq), at, now) {
+                        return None;
+                    }
+                    (find, at)
+                }
+                _ => return None,
             };
             Some(Item::Find {
                 hunt: id.clone(),
                 player: *player,
                 find: find.clone(),
-                at: entry.at,
+                at,
             })
         };
-        let items = finds.iter().zip(&outcomes).filter_map(recorded).collect();
-        self.shared.replay.keep(items, epoch).await?;
+        let items = finds.iter().enumerate().filter_map(acknowledged).collect();
+        replay.keep(items, epoch).await?;
         let lost = || Err(RecordRefusal::Rule(Refusal::NoSuchTreasure));
         Ok(Recorded {
             outcomes: outcomes
@@ -149,7 +163,7 @@ impl Core {
         hunt: &CachedHunt,
         finds: &[(PlayerId, NewFind)],
         outcomes: &mut [Option<RecordOutcome>],
-        wallets: &mut HashMap<PlayerId, Wallet>,
+        (wallets, repeated): (&mut HashMap<PlayerId, Wallet>, &mut HashMap<usize, Millis>),
     ) -> Result<bool, StoreError> {
         let now = self.shared.clock.now();
         let mut refused = Vec::new();
@@ -206,6 +220,10 @@ impl Core {
                     for ask in asked {
                         let outcome = match self.outcome(hunt, at, ask, &mut reader)? {
                             Outcome::Is(outcome) => outcome,
+                            Outcome::Repeated(find, at) => {
+                                repeated.insert(ask.index, at);
+                                Ok(Decision::Duplicate(find))
+                            }
                             Outcome::Again => {
                                 stale = true;
                                 continue;
@@ -399,12 +417,12 @@ impl Core {
             }
             "d" => {
                 let (id, text) = (reply.text()?, reply.text()?);
-                let prior = first_answer(hunt, &id, &text)?;
-                Ok(Outcome::Is(if same_content(&prior, &ask.new.what) {
-                    Ok(Decision::Duplicate(prior))
+                let (prior, at) = first_answer(hunt, &id, &text)?;
+                Ok(if same_content(&prior, &ask.new.what) {
+                    Outcome::Repeated(prior, at)
                 } else {
-                    Err(Refusal::FindConflict.into())
-                }))
+                    Outcome::Is(Err(Refusal::FindConflict.into()))
+                })
             }
             _ => {
                 let refusal = match reply.text()?.as_str() {
@@ -472,15 +490,15 @@ fn made(
     })
 }
 
-/// The find that an entry of the feed recorded.
-fn first_answer(hunt: &CachedHunt, id: &str, text: &str) -> Result<Find, StoreError> {
+/// The find that an entry of the feed recorded, and when.
+fn first_answer(hunt: &CachedHunt, id: &str, text: &str) -> Result<(Find, Millis), StoreError> {
     let damaged = || StoreError::Damaged(format!("entry {id} of the feed records no find"));
-    let id = id.parse().map_err(|_| damaged())?;
+    let id: EntryId = id.parse().map_err(|_| damaged())?;
     match parse(id, text) {
         Ok(FeedEntry::Ledger(Ledger {
             what: Recorded_::Find(Kind::Found, find),
             ..
-        })) => find.named(hunt).ok_or_else(damaged),
+        })) => Ok((find.named(hunt).ok_or_else(damaged)?, id.ms)),
         _ => Err(damaged()),
     }
 }

@@ -134,13 +134,17 @@ impl Core {
                     match adjusted(&hunt, new, Reader::new(value)?)? {
                         Outcome::Is(adjusted) => {
                             let item = match &adjusted.outcome {
-                                Ok(AdjustDecision::Recorded(entry)) => vec![Item::Adjustment {
+                                // One made before may never have been answered: it is this answer that is relied on.
+                                Ok(
+                                    AdjustDecision::Recorded(entry)
+                                    | AdjustDecision::Duplicate(entry),
+                                ) => vec![Item::Adjustment {
                                     hunt: id.clone(),
                                     player,
                                     adjustment: new.clone(),
                                     at: entry.at,
                                 }],
-                                _ => Vec::new(),
+                                Err(_) => Vec::new(),
                             };
                             self.shared.replay.keep(item, epoch).await?;
                             return Ok(adjusted);

@@ -20,17 +20,20 @@ pub use item::Kind;
 pub(super) use recovery::run;
 
 use super::shared::lock;
-use crate::game::ids::{PlayerId, PlayerName};
+use crate::game::Millis;
+use crate::game::ids::{HuntId, PlayerId, PlayerName};
 use crate::store::StoreError;
 use item::Item;
 use journal::Journal;
 use ring::{Cut, Ring};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// Finds acknowledged again that are known to be kept; past them all are forgotten, and kept once more.
+const REPEATED_MAX: usize = 16_384;
 /// The longest that a write waits for names and hunts to be offered.
 const HELD_MAX: Duration = Duration::from_secs(5);
 
@@ -117,6 +120,10 @@ pub(super) struct Replay {
     any_moved: AtomicBool,
     replayed: [AtomicU64; Kind::ALL.len()],
     dropped: [AtomicU64; Dropped::ALL.len()],
+    /// Finds that were kept when they were acknowledged again.
+    repeated: Mutex<HashSet<(HuntId, PlayerId, u64)>>,
+    /// For how long what was executed may not have reached the replicas.
+    age_max: Duration,
     /// How long a recovery is.
     recovery: Duration,
 }
@@ -148,6 +155,8 @@ impl Replay {
             any_moved: AtomicBool::new(false),
             replayed: Default::default(),
             dropped: Default::default(),
+            repeated: Mutex::default(),
+            age_max,
             recovery,
         };
         replay.lost(Dropped::Full, lost);
@@ -223,6 +232,25 @@ impl Replay {
         }
     }
 
+    /// Whether a find that was recorded at `at`, and is acknowledged again now, is to be kept: once, and only while it may not
+    /// have reached the replicas yet. Whoever sends a find over and over must not drive everybody else's out of the ring.
+    pub(super) fn keeps_repeated(
+        &self,
+        (hunt, player, seq): (&HuntId, PlayerId, u64),
+        at: Millis,
+        now: Millis,
+    ) -> bool {
+        let age_ms = now.saturating_sub(at);
+        if u128::from(age_ms) > self.age_max.as_millis() {
+            return false;
+        }
+        let mut repeated = lock(&self.repeated);
+        if repeated.len() >= REPEATED_MAX {
+            repeated.clear();
+        }
+        repeated.insert((hunt.clone(), player, seq))
+    }
+
     /// A player was erased: nothing of what is kept may bring anything of it back.
     pub(super) fn purge(&self, player: PlayerId) {
         let (purged, open) = lock(&self.ring).purge(player);
@@ -251,6 +279,7 @@ impl Replay {
     /// Another store is used from now on, in which none of this ever was.
     pub(super) fn clear(&self) {
         lock(&self.ring).clear();
+        lock(&self.repeated).clear();
         if let Some(journal) = &self.journal {
             journal.rewrite(Vec::new());
         }
