@@ -179,10 +179,10 @@ impl Core {
         }
         match offered {
             Ok(Offered::Back(at)) => {
-                lock(&replay.ring).settle(number, epoch, at);
+                lock(&replay.ring).settle(number, epoch, at, true);
                 replay.returned(kind);
             }
-            Ok(Offered::Kept(at)) => lock(&replay.ring).settle(number, epoch, at),
+            Ok(Offered::Kept(at)) => lock(&replay.ring).settle(number, epoch, at, false),
             Ok(Offered::Later) => {}
             Ok(Offered::Not(why)) => {
                 lock(&replay.ring).remove(number);

@@ -161,13 +161,18 @@ impl Ring {
     }
 
     /// The store has an item in this epoch, by an entry that is not later than `at`; 0 where it stands in no ledger. What was
-    /// brought back stands there later than it was done: a failover may take it once more.
-    pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis) {
+    /// brought back (`is_back`) stands there later than it was done: a failover may take it once more, so its age counts from
+    /// now. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
+    /// ring with everything since the first of them, and each would offer all of it.
+    pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis, is_back: bool) {
         let kept = number
             .checked_sub(self.first)
             .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.as_mut());
         if let Some(kept) = kept {
-            (kept.settled, kept.epoch, kept.pushed) = (true, epoch, Instant::now());
+            (kept.settled, kept.epoch) = (true, epoch);
+            if is_back {
+                kept.pushed = Instant::now();
+            }
             kept.at = kept.at.max(at);
         }
     }
@@ -290,7 +295,7 @@ mod tests {
         ring.judge(9, |_| Cut { ms: 100, of: 8 });
         assert_eq!(open(&ring), [3, 4, 5, 2]);
         let first = ring.open(|_| true)[0].0;
-        ring.settle(first, 9, 0);
+        ring.settle(first, 9, 0, false);
         assert_eq!(open(&ring), [4, 5, 2]);
         ring.judge(9, |_| Cut::default());
         assert_eq!(open(&ring), [4, 5, 2], "the same epoch once more");
@@ -303,7 +308,7 @@ mod tests {
         ring.push(find(ADA, 110), 7, true);
         ring.judge(8, |_| Cut { ms: 90, of: 7 });
         for (number, _) in ring.open(|_| true) {
-            ring.settle(number, 8, 200 + number);
+            ring.settle(number, 8, 200 + number, true);
         }
         assert_eq!(open(&ring), [0; 0]);
         assert!(
@@ -322,11 +327,24 @@ mod tests {
         ring.evict(8);
         assert_eq!(open(&ring), [1]);
         let number = ring.open(|_| true)[0].0;
-        ring.settle(number, 8, 0);
+        ring.settle(number, 8, 0, false);
         // Any age is too old.
         std::thread::sleep(Duration::from_nanos(1));
         ring.evict(8);
         assert_eq!(ring.holds(), (0, 0));
+    }
+
+    #[test]
+    fn only_what_was_brought_back_is_young_again() {
+        for (is_back, left) in [(true, 1), (false, 0)] {
+            let mut ring = ring(Duration::from_millis(500));
+            ring.push(find(ADA, 1), 8, false);
+            let number = ring.open(|_| true)[0].0;
+            std::thread::sleep(Duration::from_millis(501));
+            ring.settle(number, 8, 0, is_back);
+            ring.evict(8);
+            assert_eq!(ring.holds().0, left, "{is_back}");
+        }
     }
 
     #[test]
