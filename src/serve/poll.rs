@@ -503,7 +503,11 @@ async fn recent(
     // wait longer than for a credit is shown what it missed by its next poll.
     let wait = Duration::from_millis(app.settings().poll.credit_wait_ms);
     let read = tokio::time::timeout(wait, app.ask(StoreCommand::History, read));
-    let late = |_| Err(StoreError::Unavailable("the history is still being read".into()));
+    let late = |_| {
+        Err(StoreError::Unavailable(
+            "the history is still being read".into(),
+        ))
+    };
     let mut entries = read.await.unwrap_or_else(late)?;
     entries.retain(|entry| entry.seq > between.start);
     let more = entries.len() > limit;
