@@ -161,3 +161,51 @@ fn a_store_that_goes_again_before_wallets_are_read_anew_still_fails_no_poll() {
     }
     site.verifies();
 }
+
+#[test]
+fn after_a_failover_polls_do_not_wait_until_a_busy_store_has_told_everything_anew() {
+    let mut redis = Server::start();
+    let mut site = Site::stopped(&[
+        ("poll.jitter", "0"),
+        ("store.recovery_ms", "0"),
+        ("store.connect_wait_ms", "30000"),
+        // As long as polls would wait otherwise.
+        ("store.find_wait_ms", "60000"),
+        ("store.response_timeout_ms", "50000"),
+    ])
+    .store_at(&redis.url());
+    site.start_again();
+    site.open_h();
+    let mut players: Vec<_> = (0..5).map(|nth| site.player(&format!("p{nth}"))).collect();
+    let mut cursors = Vec::new();
+    for player in &mut players {
+        player.find(&json!({"treasure": "a"})).is(201);
+        let poll = player.poll();
+        assert_eq!(poll["balance"], 5);
+        cursors.push(poll["cursor"].as_str().unwrap().to_owned());
+    }
+    let () = redis.run(&["SAVE"]);
+    redis.start_again();
+    wait("every wallet to be void", || {
+        let text = site.ops().send(Ask::get("/metrics")).text();
+        series(&text, "trove_store_failovers_total") == 1
+    });
+    redis.pause();
+    let began = std::time::Instant::now();
+    for (player, cursor) in players.iter_mut().zip(&cursors) {
+        let poll = player.since(cursor);
+        assert_eq!(
+            [&poll["balance"], &poll["stale"], &poll["cursor"]],
+            [&json!(5), &json!(true), &json!(cursor)]
+        );
+    }
+    assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
+    redis.go_on();
+    for (player, cursor) in players.iter_mut().zip(&cursors) {
+        wait("what is known to be of the new epoch", || {
+            let poll = player.since(cursor);
+            poll["stale"] == Value::Null && poll["reset"] == true && poll["balance"] == 5
+        });
+    }
+    site.verifies();
+}

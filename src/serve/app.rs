@@ -1,6 +1,7 @@
 //! What all requests share.
 
 use super::beside;
+use super::callers::OPENINGS_MAX;
 use super::catalogue::LiveHunt;
 use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
@@ -16,7 +17,7 @@ use crate::metrics::{Metrics, Route, StoreCommand};
 use crate::mirror::{Key, Mirror};
 use crate::ops::LatestFinds;
 use crate::sla::{SLOW_REQUESTS, Sla};
-use crate::store::{FeedEvent, Opening, Store, StoreError};
+use crate::store::{FeedEvent, Store, StoreError};
 use crate::telemetry::Telemetry;
 use http::{HeaderMap, HeaderValue, header};
 use rand::rngs::SmallRng;
@@ -116,6 +117,8 @@ pub struct App {
     pub instance_id: HeaderValue,
     /// A turn for each export that is being written.
     pub exports: Arc<Semaphore>,
+    /// A turn for each player who is looked up while a poll that was waiting for it has been answered.
+    pub openings: Arc<Semaphore>,
     /// What is told of single requests.
     pub telemetry: Telemetry,
     /// The latest finds, for the page of operators.
@@ -126,15 +129,6 @@ pub struct App {
     draining: AtomicBool,
     /// The epoch that the wallets in memory are of, and cursors with them. It follows the store's when they are read anew.
     epoch: AtomicU64,
-}
-
-/// A token's player.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The name.
-    pub name: PlayerName,
-    /// The number.
-    pub player: PlayerId,
 }
 
 impl App {
@@ -176,6 +170,7 @@ impl App {
             load: LoopLoad::default(),
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            openings: Arc::new(Semaphore::new(OPENINGS_MAX)),
             telemetry,
             latest_finds: LatestFinds::default(),
             settings: RwLock::new(Arc::new(settings)),
@@ -199,7 +194,7 @@ impl App {
             .clone()
     }
 
-    fn keys(&self) -> Arc<Keys> {
+    pub(super) fn keys(&self) -> Arc<Keys> {
         self.keys
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -362,77 +357,6 @@ impl App {
         result
     }
 
-    /// The player whose token the request carries. A player comes to be when first seen here.
-    ///
-    /// # Errors
-    /// 401 without a token, or with one that opens nothing; 503 when the store is needed and away.
-    pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let token = bearer(headers)?;
-        let now = self.store.now();
-        let (claims, numbered, forgotten) = {
-            let mut hot = self.hot();
-            let forgotten = hot.forgotten;
-            let (claims, numbered) = match hot.tokens.get(token.as_bytes(), now) {
-                Some(entry) => {
-                    if let Some(seen) = entry.slot.filter(|seen| seen.as_of == forgotten) {
-                        return Ok(Caller {
-                            name: entry.claims.player.clone(),
-                            player: seen.player,
-                        });
-                    }
-                    (entry.claims.clone(), entry.slot)
-                }
-                None => {
-                    let claims = self.keys().verify(token, now).map_err(token_problem)?;
-                    hot.tokens.insert(token.as_bytes(), claims.clone(), None);
-                    (claims, None)
-                }
-            };
-            (claims, numbered, forgotten)
-        };
-        let opening = Opening {
-            name: claims.player.clone(),
-            issued_at: Some(claims.issued_at_ms),
-        };
-        let opened = self
-            .ask(
-                StoreCommand::OpenPlayers,
-                self.store.open_players(vec![opening]),
-            )
-            .await
-            .map_err(looked_up);
-        let unsure = opened.is_err();
-        let opened = match (opened, numbered) {
-            (Ok(opened), _) => opened,
-            // The number from before the store was reset is better than no answer.
-            (Err(_), Some(numbered)) => vec![Ok(numbered.player)],
-            (Err(error), _) => return Err(error.into()),
-        };
-        let Some(Ok(player)) = opened.into_iter().next() else {
-            return Err(Problem::unauthorized(
-                "erased",
-                "the player was erased after this token was issued",
-            ));
-        };
-        let mut hot = self.hot();
-        // An erasure since then may be of this player, whose number the token must not open again.
-        if hot.forgotten == forgotten
-            && !unsure
-            && let Some(entry) = hot.tokens.get(token.as_bytes(), now)
-        {
-            entry.slot = Some(Seen {
-                player,
-                place: 0,
-                as_of: forgotten,
-            });
-        }
-        drop(hot);
-        Ok(Caller {
-            name: claims.player,
-            player,
-        })
-    }
-
     /// The name of the admin key that the request carries.
     ///
     /// # Errors
@@ -506,6 +430,6 @@ pub fn strip_bearer(value: &[u8]) -> Option<&str> {
         .filter(|token| !token.is_empty())
 }
 
-fn token_problem(error: TokenError) -> Problem {
+pub(super) fn token_problem(error: TokenError) -> Problem {
     Problem::unauthorized(error.code(), error.to_string())
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`mod@run`]: start, signals, draining, stop; `stores` opens the store that the settings name.
 //! - [`backend`]: what stands behind the front: the poll from memory, and for everything else axum's router.
-//! - [`app`]: what all requests share; `waits` is what each of them waits for.
+//! - [`app`]: what all requests share; [`callers`]: whose token a request carries; `wallets`: from memory, the store, or of before; `waits` is what each of them waits for.
 //! - [`poll`], [`players`], [`hunts`], [`bulk`], [`health`]: the routes; [`catalogue`] is a hunt's prepared bytes,
 //!   `poll_body` the poll's answer.
 //! - [`known_players`]: the numbers of players whom back ends name.
@@ -16,7 +16,8 @@ pub mod app;
 pub mod backend;
 pub mod beside;
 pub mod bulk;
-pub mod catalogue;
+pub mod callers;
+mod catalogue;
 pub mod cursor;
 pub mod demo;
 pub mod health;

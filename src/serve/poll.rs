@@ -4,13 +4,14 @@
 //! nothing missed. Everything else goes through [`poll`], which loads, credits, looks up and holds. Both write the same
 //! answer through [`write_body`].
 
-use super::app::{App, Caller, Hot, strip_bearer};
+use super::app::{App, Hot, strip_bearer};
+use super::callers::Caller;
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
 use super::waits::WAITS;
-use super::wallets::Sighting;
+use super::wallets::{EPOCH_BEFORE, Sighting};
 use crate::front::{Answer, Head};
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
@@ -246,13 +247,27 @@ pub async fn poll(
     Path(hunt): Path<String>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let mut caller = app.caller(request.headers()).await?;
-    let ask = Ask::read(&request)?;
+    // One that is held has time.
+    let (mut caller, is_of_before) = match wait(request.headers()) {
+        None => app.caller_of_poll(request.headers()).await?,
+        Some(_) => (app.caller(request.headers()).await?, false),
+    };
+    let mut ask = Ask::read(&request)?;
     let live = app.playable_hunt(&hunt)?;
-    let key = Key {
+    let mut key = Key {
         hunt: live.hunt.number,
         player: caller.player,
     };
+    if is_of_before {
+        if let Some(mut seen) = app.wallet_of_before(key) {
+            ask.collect = false;
+            let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
+            return Ok(answer.response);
+        }
+        // Nothing of then is left.
+        caller = app.caller(request.headers()).await?;
+        key.player = caller.player;
+    }
     let mut seen = app.wallet_now(&live, key).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
@@ -389,6 +404,11 @@ async fn answer(
     let latest = settings.poll.recent_max;
     let entries;
     match ask.named() {
+        // What was missed is asked for with what is known by then.
+        Some(named) if epoch == EPOCH_BEFORE => {
+            let error = StoreError::Unavailable("the wallet is of before".into());
+            without_missed(error, named, &mut cursor, &mut shown)?;
+        }
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
             match recent(app, live, key, 0..wallet.seq, latest).await {
                 Ok((missed, _)) => {

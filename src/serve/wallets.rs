@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The epoch of cursors for wallets from before the last reset: none, so that the next poll that knows better is a reset.
-const EPOCH_BEFORE: u64 = 0;
+pub const EPOCH_BEFORE: u64 = 0;
 
 /// A wallet as a poll sees it.
 #[derive(Debug, Clone, Copy)]
@@ -63,15 +63,18 @@ impl App {
                 unsure: self.epoch() != epoch,
                 ..Sighting::sure(wallet, epoch)
             }),
-            Err(error) => match self.hot().mirror.from_before(key) {
-                Some(wallet) => Ok(Sighting {
-                    wallet,
-                    epoch: EPOCH_BEFORE,
-                    unsure: true,
-                }),
-                None => Err(error),
-            },
+            Err(error) => self.wallet_of_before(key).ok_or(error),
         }
+    }
+
+    /// The wallet from before the last reset, if it has not been read since.
+    pub fn wallet_of_before(&self, key: Key) -> Option<Sighting> {
+        let wallet = self.hot().mirror.from_before(key)?;
+        Some(Sighting {
+            wallet,
+            epoch: EPOCH_BEFORE,
+            unsure: true,
+        })
     }
 
     /// The wallet as now. It may be from memory although that may be behind the store: while the feed is silent,
