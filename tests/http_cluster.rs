@@ -336,6 +336,17 @@ fn a_poll_of_a_wallet_that_is_not_in_memory_needs_no_replica_for_what_they_have_
     wait("the last find to be credited", || {
         last.poll()["balance"] == 3
     });
+    // It was told so by its own credit; its feed, which tells what is safe for reads, comes a moment later.
+    let waits = || {
+        let stats: String = redis.run(&["INFO", "commandstats"]);
+        let of_wait = stats.lines().find(|line| line.starts_with("cmdstat_wait:"));
+        of_wait.map(str::to_owned)
+    };
+    wait("a look at the history to wait for no replica", || {
+        let before = waits();
+        last.send(Ask::get("/treasure/h/history")).is(200);
+        waits() == before
+    });
     replica.pause();
     let mut ann = sites[1].player(&names[0]);
     let answer = ann.since(&first);

@@ -9,7 +9,7 @@ use crate::metrics::StoreCommand;
 use crate::store::Opening;
 use axum::http::HeaderMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 /// The most players who are looked up for polls that have been answered already.
 pub const OPENINGS_MAX: usize = 4_096;
@@ -54,13 +54,14 @@ impl App {
 
     /// The same for a poll, which waits for the store no longer than for a credit where the player was known before a reset:
     /// after a failover everybody is looked up anew at about the same time. True: this is who it was then; what is known of
-    /// that player from then can be shown, and nothing else. The looking up goes on.
+    /// that player from then can be shown, and nothing else. The looking up goes on. `until`: [`Self::patience`].
     ///
     /// # Errors
     /// As [`Self::caller`].
     pub async fn caller_of_poll(
         self: &Arc<Self>,
         headers: &HeaderMap,
+        until: Instant,
     ) -> Result<(Caller, bool), Problem> {
         let named = match self.recognise(headers)? {
             Recognised::Known(caller) => return Ok((caller, false)),
@@ -81,9 +82,8 @@ impl App {
             let _turn = turn;
             app.open(named).await
         });
-        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
         let waits = StoreWait::begin(StoreCommand::OpenPlayers.as_str());
-        let opened = tokio::time::timeout(wait, opening).await;
+        let opened = tokio::time::timeout_at(until.into(), opening).await;
         drop(waits);
         match opened {
             Ok(Ok(opened)) => Ok((opened?, false)),

@@ -17,7 +17,7 @@ pub mod backend;
 pub mod beside;
 pub mod bulk;
 pub mod callers;
-mod catalogue;
+pub mod catalogue;
 pub mod cursor;
 pub mod demo;
 pub mod health;

@@ -247,9 +247,10 @@ pub async fn poll(
     Path(hunt): Path<String>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    let mut until = app.patience();
     // One that is held has time.
     let (mut caller, is_of_before) = match wait(request.headers()) {
-        None => app.caller_of_poll(request.headers()).await?,
+        None => app.caller_of_poll(request.headers(), until).await?,
         Some(_) => (app.caller(request.headers()).await?, false),
     };
     let mut ask = Ask::read(&request)?;
@@ -261,14 +262,14 @@ pub async fn poll(
     if is_of_before {
         if let Some(mut seen) = app.wallet_of_before(key) {
             ask.collect = false;
-            let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
+            let answer = answer(&app, &live, &caller, (key, until), &ask, &mut seen).await?;
             return Ok(answer.response);
         }
         // Nothing of then is left.
         caller = app.caller(request.headers()).await?;
         key.player = caller.player;
     }
-    let mut seen = app.wallet_now(&live, key).await?;
+    let mut seen = app.wallet_now(&live, key, until).await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
     let known = ask.named().unwrap_or(Cursor {
@@ -276,22 +277,23 @@ pub async fn poll(
         seq: seen.wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
+        let answer = answer(&app, &live, &caller, (key, until), &ask, &mut seen).await?;
         let current = Cursor {
             epoch: seen.epoch,
             seq: seen.wallet.seq,
         };
         let news = current != known || answer.collected;
-        let Some(until) = deadline.filter(|_| !news && !app.is_draining()) else {
+        let Some(held_until) = deadline.filter(|_| !news && !app.is_draining()) else {
             return Ok(answer.response);
         };
-        if !held(&app, key, seen.wallet.seq, until).await {
+        if !held(&app, key, seen.wallet.seq, held_until).await {
             // Once more, for an answer of now.
             deadline = None;
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        seen = app.wallet_now(&live, key).await?;
+        until = app.patience();
+        seen = app.wallet_now(&live, key, until).await?;
     }
 }
 
@@ -356,7 +358,7 @@ async fn answer(
     app: &Arc<App>,
     live: &Arc<LiveHunt>,
     caller: &Caller,
-    key: Key,
+    (key, until): (Key, Instant),
     ask: &Ask,
     seen: &mut Sighting,
 ) -> Result<Answered, Problem> {
@@ -402,6 +404,8 @@ async fn answer(
         ..Shown::default()
     };
     let latest = settings.poll.recent_max;
+    // A credit has had its own time.
+    let until = credited.as_ref().map_or(until, |_| app.patience());
     let entries;
     match ask.named() {
         // What was missed is asked for with what is known by then.
@@ -410,7 +414,7 @@ async fn answer(
             without_missed(error, named, &mut cursor, &mut shown)?;
         }
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
-            match recent(app, live, key, 0..wallet.seq, latest).await {
+            match recent(app, live, (key, until), 0..wallet.seq, latest).await {
                 Ok((missed, _)) => {
                     shown.reset = true;
                     entries = missed;
@@ -420,7 +424,7 @@ async fn answer(
             }
         }
         Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
-            match recent(app, live, key, named.seq..wallet.seq, latest).await {
+            match recent(app, live, (key, until), named.seq..wallet.seq, latest).await {
                 Ok((missed, gap)) => {
                     shown.gap = gap;
                     entries = missed;
@@ -512,7 +516,7 @@ fn internal(error: impl std::fmt::Display) -> Problem {
 async fn recent(
     app: &App,
     live: &LiveHunt,
-    key: Key,
+    (key, until): (Key, Instant),
     between: std::ops::Range<u64>,
     limit: usize,
 ) -> Result<(Vec<Entry>, bool), StoreError> {
@@ -521,8 +525,7 @@ async fn recent(
         .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
     // After a failover every client's cursor is of the old epoch: they all look at about the same time, and one that would
     // wait longer than for a credit is shown what it missed by its next poll.
-    let wait = Duration::from_millis(app.settings().poll.credit_wait_ms);
-    let read = tokio::time::timeout(wait, app.ask(StoreCommand::History, read));
+    let read = tokio::time::timeout_at(until.into(), app.ask(StoreCommand::History, read));
     let late = |_| {
         Err(StoreError::Unavailable(
             "the history is still being read".into(),

@@ -97,7 +97,7 @@ impl World {
             &self.app,
             &self.live,
             &self.caller,
-            self.key(),
+            (self.key(), self.app.patience()),
             &ask,
             &mut seen,
         );

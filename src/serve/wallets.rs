@@ -8,10 +8,10 @@ use crate::metrics::StoreCommand;
 use crate::mirror::{Key, Turn};
 use crate::store::{Credited, StoreError};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The epoch of cursors for wallets from before the last reset: none, so that the next poll that knows better is a reset.
-pub const EPOCH_BEFORE: u64 = 0;
+pub(super) const EPOCH_BEFORE: u64 = 0;
 
 /// A wallet as a poll sees it.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,12 @@ impl Sighting {
 
 impl App {
     /// The wallet from memory, or from the store into memory.
-    async fn wallet(self: &Arc<Self>, live: &LiveHunt, key: Key) -> Result<Sighting, StoreError> {
+    async fn wallet(
+        self: &Arc<Self>,
+        live: &LiveHunt,
+        key: Key,
+        until: Instant,
+    ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         if let Some(wallet) = self.hot().mirror.get(key) {
             return Ok(Sighting::sure(wallet, epoch));
@@ -47,13 +52,14 @@ impl App {
         let read = if is_known {
             // After a failover all wallets are read anew at about the same time. Who was known before does not wait for
             // that longer than for a credit; the reading goes on, and the next poll has it.
-            let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
             let late = |_| {
                 Err(StoreError::Unavailable(
                     "the wallet is still being read".into(),
                 ))
             };
-            tokio::time::timeout(wait, read).await.unwrap_or_else(late)
+            tokio::time::timeout_at(until.into(), read)
+                .await
+                .unwrap_or_else(late)
         } else {
             read.await
         };
@@ -67,6 +73,11 @@ impl App {
         }
     }
 
+    /// Until when a poll that begins now waits for what the store has to tell, where it can be answered without.
+    pub fn patience(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.settings().poll.credit_wait_ms)
+    }
+
     /// The wallet from before the last reset, if it has not been read since.
     pub fn wallet_of_before(&self, key: Key) -> Option<Sighting> {
         let wallet = self.hot().mirror.from_before(key)?;
@@ -78,7 +89,7 @@ impl App {
     }
 
     /// The wallet as now. It may be from memory although that may be behind the store: while the feed is silent,
-    /// the store is asked, for as long as a credit may take; if it does not answer, what is in memory must do.
+    /// the store is asked, until `until` ([`Self::patience`]); if it does not answer, what is in memory must do.
     ///
     /// # Errors
     /// The store's, when it is needed.
@@ -86,14 +97,14 @@ impl App {
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
+        until: Instant,
     ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         let known = self.hot().mirror.get(key);
         let Some(known) = known.filter(|_| self.is_behind(key.player)) else {
-            return self.wallet(live, key).await;
+            return self.wallet(live, key, until).await;
         };
-        let wait = Duration::from_millis(self.settings().poll.credit_wait_ms);
-        match tokio::time::timeout(wait, self.read_wallet(live, key)).await {
+        match tokio::time::timeout_at(until.into(), self.read_wallet(live, key)).await {
             Ok(Ok(read)) => {
                 let later = if read.seq >= known.seq { read } else { known };
                 Ok(Sighting {
