@@ -247,7 +247,7 @@ pub async fn poll(
     Path(hunt): Path<String>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let mut until = app.patience();
+    let until = app.patience();
     // One that is held has time.
     let (mut caller, is_of_before) = match wait(request.headers()) {
         None => app.caller_of_poll(request.headers(), until).await?,
@@ -262,7 +262,7 @@ pub async fn poll(
     if is_of_before {
         if let Some(mut seen) = app.wallet_of_before(key) {
             ask.collect = false;
-            let answer = answer(&app, &live, &caller, (key, until), &ask, &mut seen).await?;
+            let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
             return Ok(answer.response);
         }
         // Nothing of then is left.
@@ -277,7 +277,7 @@ pub async fn poll(
         seq: seen.wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, (key, until), &ask, &mut seen).await?;
+        let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
         let current = Cursor {
             epoch: seen.epoch,
             seq: seen.wallet.seq,
@@ -292,8 +292,7 @@ pub async fn poll(
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        until = app.patience();
-        seen = app.wallet_now(&live, key, until).await?;
+        seen = app.wallet_now(&live, key, app.patience()).await?;
     }
 }
 
@@ -358,7 +357,7 @@ async fn answer(
     app: &Arc<App>,
     live: &Arc<LiveHunt>,
     caller: &Caller,
-    (key, until): (Key, Instant),
+    key: Key,
     ask: &Ask,
     seen: &mut Sighting,
 ) -> Result<Answered, Problem> {
@@ -404,8 +403,6 @@ async fn answer(
         ..Shown::default()
     };
     let latest = settings.poll.recent_max;
-    // A credit has had its own time.
-    let until = credited.as_ref().map_or(until, |_| app.patience());
     let entries;
     match ask.named() {
         // What was missed is asked for with what is known by then.
@@ -414,7 +411,7 @@ async fn answer(
             without_missed(error, named, &mut cursor, &mut shown)?;
         }
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
-            match recent(app, live, (key, until), 0..wallet.seq, latest).await {
+            match recent(app, live, key, 0..wallet.seq, latest).await {
                 Ok((missed, _)) => {
                     shown.reset = true;
                     entries = missed;
@@ -424,7 +421,7 @@ async fn answer(
             }
         }
         Some(named) if named.seq < before.shown_seq || named.seq < unknown_to => {
-            match recent(app, live, (key, until), named.seq..wallet.seq, latest).await {
+            match recent(app, live, key, named.seq..wallet.seq, latest).await {
                 Ok((missed, gap)) => {
                     shown.gap = gap;
                     entries = missed;
@@ -516,22 +513,14 @@ fn internal(error: impl std::fmt::Display) -> Problem {
 async fn recent(
     app: &App,
     live: &LiveHunt,
-    (key, until): (Key, Instant),
+    key: Key,
     between: std::ops::Range<u64>,
     limit: usize,
 ) -> Result<(Vec<Entry>, bool), StoreError> {
     let read = app
         .store
         .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
-    // After a failover every client's cursor is of the old epoch: they all look at about the same time, and one that would
-    // wait longer than for a credit is shown what it missed by its next poll.
-    let read = tokio::time::timeout_at(until.into(), app.ask(StoreCommand::History, read));
-    let late = |_| {
-        Err(StoreError::Unavailable(
-            "the history is still being read".into(),
-        ))
-    };
-    let mut entries = read.await.unwrap_or_else(late)?;
+    let mut entries = app.ask(StoreCommand::History, read).await?;
     entries.retain(|entry| entry.seq > between.start);
     let more = entries.len() > limit;
     entries.truncate(limit);

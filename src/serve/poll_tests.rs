@@ -97,7 +97,7 @@ impl World {
             &self.app,
             &self.live,
             &self.caller,
-            (self.key(), self.app.patience()),
+            self.key(),
             &ask,
             &mut seen,
         );
