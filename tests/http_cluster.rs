@@ -295,6 +295,17 @@ fn one_primary_that_is_silent_makes_only_the_wallets_that_it_holds_stale() {
     site.verifies();
 }
 
+/// Opens a hunt on a store whose replica may not have acknowledged anything yet.
+fn open_once_safe(site: &Site) {
+    wait("the hunt to be put", || {
+        let put = Ask::new("PUT", "/hunts/h").body(http_site::hunt_h().to_string());
+        matches!(site.manage(put).status, 200 | 201)
+    });
+    wait("the hunt to be open", || {
+        site.manage(Ask::new("POST", "/hunts/h/open")).status == 200
+    });
+}
+
 #[test]
 fn a_poll_of_a_wallet_that_is_not_in_memory_needs_no_replica_for_what_they_have_had() {
     let redis = Server::with(&["--repl-diskless-sync-delay", "0"]);
@@ -311,7 +322,7 @@ fn a_poll_of_a_wallet_that_is_not_in_memory_needs_no_replica_for_what_they_have_
         ("store.find_wait_ms", "2000"),
     ];
     let sites = ["one", "two"].map(|name| site(&redis.url(), name, &settings));
-    sites[0].open_h();
+    open_once_safe(&sites[0]);
     wait("the other to know the hunt", || {
         sites[1].client().send(Ask::get("/hunts/h")).status == 200
     });
@@ -392,13 +403,7 @@ fn a_find_that_no_replica_has_is_refused_and_a_poll_shows_no_coin_of_it() {
         ("store.find_wait_ms", "2000"),
     ];
     let site = site(&redis.url(), "one", &settings);
-    wait("the hunt to be put", || {
-        let put = Ask::new("PUT", "/hunts/h").body(http_site::hunt_h().to_string());
-        matches!(site.manage(put).status, 200 | 201)
-    });
-    wait("the hunt to be open", || {
-        site.manage(Ask::new("POST", "/hunts/h/open")).status == 200
-    });
+    open_once_safe(&site);
     let mut ann = site.player("ann");
     wait("her wallet to be in memory", || {
         let ask = ann.poll_ask();
