@@ -200,7 +200,21 @@ fn after_a_failover_polls_do_not_wait_until_a_busy_store_has_told_everything_ane
         );
     }
     assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
+    // One that is held has time: it goes on to be held, and is answered with what is true.
+    let mut held = site.player("p0");
+    let ask = Ask::get(&format!("/treasure/h?since={}", cursors[0])).with("Prefer", "wait=20");
+    let held = std::thread::spawn(move || held.send(ask).json());
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(
+        !held.is_finished(),
+        "it was answered while nothing was known"
+    );
     redis.go_on();
+    let answer = held.join().unwrap();
+    assert_eq!(
+        [&answer["balance"], &answer["reset"], &answer["stale"]],
+        [&json!(5), &json!(true), &Value::Null]
+    );
     for (player, cursor) in players.iter_mut().zip(&cursors) {
         wait("what is known to be of the new epoch", || {
             let poll = player.since(cursor);

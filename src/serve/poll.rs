@@ -269,7 +269,9 @@ pub async fn poll(
         caller = app.caller(request.headers()).await?;
         key.player = caller.player;
     }
-    let mut seen = app.wallet_now(&live, key, until).await?;
+    let mut seen = app
+        .wallet_now(&live, key, Some(until).filter(|_| ask.wait.is_none()))
+        .await?;
     let mut deadline = ask.wait.map(|wait| Instant::now() + wait);
     // News is what the client has not seen; one that names no cursor has seen the wallet as it is now.
     let known = ask.named().unwrap_or(Cursor {
@@ -292,7 +294,7 @@ pub async fn poll(
         }
         // The player may have been erased meanwhile, or the token have run out.
         caller = app.caller(request.headers()).await?;
-        seen = app.wallet_now(&live, key, app.patience()).await?;
+        seen = app.wallet_now(&live, key, None).await?;
     }
 }
 

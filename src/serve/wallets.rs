@@ -41,7 +41,7 @@ impl App {
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         if let Some(wallet) = self.hot().mirror.get(key) {
@@ -49,7 +49,7 @@ impl App {
         }
         let is_known = self.hot().mirror.from_before(key).is_some();
         let read = self.read_wallet(live, key);
-        let read = if is_known {
+        let read = if let Some(until) = until.filter(|_| is_known) {
             // After a failover all wallets are read anew at about the same time. Who was known before does not wait for
             // that longer than for a credit; the reading goes on, and the next poll has it.
             let late = |_| {
@@ -89,7 +89,8 @@ impl App {
     }
 
     /// The wallet as now. It may be from memory although that may be behind the store: while the feed is silent,
-    /// the store is asked, until `until` ([`Self::patience`]); if it does not answer, what is in memory must do.
+    /// the store is asked, until `until` ([`Self::patience`]); if it does not answer, what is in memory must do. `None`: the
+    /// poll is to be held anyway, and has time until its wallet has been read anew after a failover.
     ///
     /// # Errors
     /// The store's, when it is needed.
@@ -97,13 +98,14 @@ impl App {
         self: &Arc<Self>,
         live: &LiveHunt,
         key: Key,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<Sighting, StoreError> {
         let epoch = self.epoch();
         let known = self.hot().mirror.get(key);
         let Some(known) = known.filter(|_| self.is_behind(key.player)) else {
             return self.wallet(live, key, until).await;
         };
+        let until = until.unwrap_or_else(|| self.patience());
         match tokio::time::timeout_at(until.into(), self.read_wallet(live, key)).await {
             Ok(Ok(read)) => {
                 let later = if read.seq >= known.seq { read } else { known };
