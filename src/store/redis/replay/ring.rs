@@ -20,6 +20,8 @@ struct Kept {
     /// The epoch in which the store had it; its caller's, so it may be one too low.
     epoch: u64,
     settled: bool,
+    /// How often it was offered without an answer that settled it.
+    offers: u8,
     /// The latest time of the entries by which the ledger has it: its own, or that of its being brought back, or found there.
     at: Millis,
     pushed: Instant,
@@ -82,6 +84,7 @@ impl Ring {
             item,
             epoch,
             settled,
+            offers: 0,
             at,
             pushed: Instant::now(),
             bytes,
@@ -145,12 +148,15 @@ impl Ring {
     }
 
     /// What is to be offered, with the numbers that the answers are told by.
-    pub(super) fn open(&self, kinds: impl Fn(Kind) -> bool) -> Vec<(u64, Arc<Item>)> {
-        let numbered = (self.first..).zip(&self.items);
+    pub(super) fn open(&mut self, kinds: impl Fn(Kind) -> bool) -> Vec<(u64, Arc<Item>)> {
+        let numbered = (self.first..).zip(&mut self.items);
         numbered
-            .filter_map(|(number, kept)| Some((number, kept.as_ref()?)))
+            .filter_map(|(number, kept)| Some((number, kept.as_mut()?)))
             .filter(|(_, kept)| !kept.settled && kinds(kept.item.kind()))
-            .map(|(number, kept)| (number, kept.item.clone()))
+            .map(|(number, kept)| {
+                kept.offers = kept.offers.saturating_add(1);
+                (number, kept.item.clone())
+            })
             .collect()
     }
 
@@ -162,7 +168,7 @@ impl Ring {
 
     /// The store has an item in this epoch, by an entry that is not later than `at`; 0 where it stands in no ledger. What was
     /// brought back (`is_back`) stands there later than it was done: a failover may take it once more, so its age counts from
-    /// now. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
+    /// now. So it does for what is found there after an offer whose answer was lost, for that may have brought it back. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
     /// ring with everything since the first of them, and each would offer all of it.
     pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis, is_back: bool) {
         let kept = number
@@ -170,9 +176,10 @@ impl Ring {
             .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.as_mut());
         if let Some(kept) = kept {
             (kept.settled, kept.epoch) = (true, epoch);
-            if is_back {
+            if is_back || kept.offers > 1 {
                 kept.pushed = Instant::now();
             }
+            kept.offers = 0;
             kept.at = kept.at.max(at);
         }
     }
@@ -275,7 +282,7 @@ mod tests {
         Ring::new(1 << 20, age)
     }
 
-    fn open(ring: &Ring) -> Vec<u64> {
+    fn open(ring: &mut Ring) -> Vec<u64> {
         let open = ring.open(|_| true);
         open.into_iter()
             .filter_map(|(_, item)| item.in_ledger().map(|(_, at)| at))
@@ -290,15 +297,19 @@ mod tests {
         }
         ring.push(find(ADA, 2), 6, true);
         ring.judge(8, |_| Cut { ms: 3, of: 7 });
-        assert_eq!(open(&ring), [3, 4, 5, 2], "one is of an epoch before that");
+        assert_eq!(
+            open(&mut ring),
+            [3, 4, 5, 2],
+            "one is of an epoch before that"
+        );
         // A second failover before they were offered: what was lost stays lost, wherever that cut is.
         ring.judge(9, |_| Cut { ms: 100, of: 8 });
-        assert_eq!(open(&ring), [3, 4, 5, 2]);
+        assert_eq!(open(&mut ring), [3, 4, 5, 2]);
         let first = ring.open(|_| true)[0].0;
         ring.settle(first, 9, 0, false);
-        assert_eq!(open(&ring), [4, 5, 2]);
+        assert_eq!(open(&mut ring), [4, 5, 2]);
         ring.judge(9, |_| Cut::default());
-        assert_eq!(open(&ring), [4, 5, 2], "the same epoch once more");
+        assert_eq!(open(&mut ring), [4, 5, 2], "the same epoch once more");
     }
 
     #[test]
@@ -310,14 +321,14 @@ mod tests {
         for (number, _) in ring.open(|_| true) {
             ring.settle(number, 8, 200 + number, true);
         }
-        assert_eq!(open(&ring), [0; 0]);
+        assert_eq!(open(&mut ring), [0; 0]);
         assert!(
             ring.all().iter().all(|(epoch, _)| *epoch == 0),
             "a journal that is read after this would not know"
         );
         // The second failover's cut is after what was done, and before it was brought back.
         ring.judge(9, |_| Cut { ms: 201, of: 8 });
-        assert_eq!(open(&ring), [110]);
+        assert_eq!(open(&mut ring), [110]);
     }
 
     #[test]
@@ -325,7 +336,7 @@ mod tests {
         let mut ring = ring(Duration::ZERO);
         ring.push(find(ADA, 1), 8, false);
         ring.evict(8);
-        assert_eq!(open(&ring), [1]);
+        assert_eq!(open(&mut ring), [1]);
         let number = ring.open(|_| true)[0].0;
         ring.settle(number, 8, 0, false);
         // Any age is too old.
@@ -336,14 +347,18 @@ mod tests {
 
     #[test]
     fn only_what_was_brought_back_is_young_again() {
-        for (is_back, left) in [(true, 1), (false, 0)] {
+        // The last: an answer was lost, so the first offer may have brought it back.
+        for (is_back, offers, left) in [(true, 1, 1), (false, 1, 0), (false, 2, 1)] {
             let mut ring = ring(Duration::from_millis(500));
             ring.push(find(ADA, 1), 8, false);
-            let number = ring.open(|_| true)[0].0;
+            let mut number = 0;
+            for _ in 0..offers {
+                number = ring.open(|_| true)[0].0;
+            }
             std::thread::sleep(Duration::from_millis(501));
             ring.settle(number, 8, 0, is_back);
             ring.evict(8);
-            assert_eq!(ring.holds().0, left, "{is_back}");
+            assert_eq!(ring.holds().0, left, "{is_back} {offers}");
         }
     }
 
@@ -372,7 +387,7 @@ mod tests {
         assert_eq!(number, 3);
         ring.judge(8, |_| Cut::default());
         assert_eq!(ring.purge(ADA), (true, 2));
-        assert_eq!((ring.number_of(&name), open(&ring)), (None, vec![2]));
+        assert_eq!((ring.number_of(&name), open(&mut ring)), (None, vec![2]));
         assert_eq!(ring.purge(ADA), (false, 0));
         ring.clear();
         assert_eq!(ring.holds(), (0, 0));
