@@ -8,7 +8,10 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// After how long without a new primary a Sentinel is told again to fail over.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+///
+/// Not in step with the ten seconds after which a Sentinel looks at a replica again: one that has seen it as a primary once
+/// and sees it so ten seconds later makes it a replica again, however often it was promoted in between.
+const ASK_AGAIN: Duration = Duration::from_secs(7);
 
 impl Scene {
     fn nodes(&self) -> Result<&RedisNodes, Refusal> {
@@ -92,14 +95,22 @@ impl Scene {
         let heir = self.until_another_is_primary(old)?;
         let took = began.elapsed().as_secs_f64();
         self.system.processes.start_again(&name)?;
-        wait_until(&format!("{name} to follow"), || {
-            self.nodes().is_ok_and(|nodes| nodes.follows(old))
-        })?;
+        self.until_it_has_a_place(old)?;
         let back = began.elapsed().as_secs_f64();
         Ok(format!(
-            "{} is the primary after {took:.2} s, {name} follows it after {back:.2} s",
+            "{} is the primary after {took:.2} s, {name} has its place again after {back:.2} s",
             node_name(heir)
         ))
+    }
+
+    /// Waits until a server that was away leads or follows, and every Sentinel knows it: a failover before that is undone by a
+    /// Sentinel that has not seen the last one.
+    fn until_it_has_a_place(&self, nth: usize) -> Result<(), Refusal> {
+        let nodes = self.nodes()?;
+        wait_until(&format!("{} to lead or follow", node_name(nth)), || {
+            (nodes.primaries().contains(&nth) || nodes.follows(nth)) && nodes.sentinels_agree()
+        })
+        .map(drop)
     }
 
     pub(super) fn stop_redis(&self, which: u32, lasts: Duration) -> Result<Seen, Refusal> {
@@ -112,10 +123,7 @@ impl Scene {
         self.until_it_answers(old)?;
         if self.has_heirs() {
             // Whether the Sentinels had noticed depends on how long it was stopped: it leads or follows in the end.
-            wait_until(&format!("{name} to lead or follow"), || {
-                self.nodes()
-                    .is_ok_and(|nodes| nodes.primaries().contains(&old) || nodes.follows(old))
-            })?;
+            self.until_it_has_a_place(old)?;
         }
         let now = self.primary(which)?;
         let took = went_on.elapsed().as_secs_f64();
@@ -159,9 +167,7 @@ impl Scene {
             }
         })?;
         let took = began.elapsed().as_secs_f64();
-        wait_until(&format!("{} to follow", node_name(old)), || {
-            nodes.follows(old)
-        })?;
+        self.until_it_has_a_place(old)?;
         let note = format!(
             "told to fail over; {} is the primary after {took:.2} s",
             node_name(heir)

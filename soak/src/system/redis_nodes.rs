@@ -6,6 +6,7 @@ use super::state::State;
 use crate::case::{StoreKind, System as Asked};
 use crate::refusal::Refusal;
 use redis::{FromRedisValue, RedisError};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -18,8 +19,11 @@ const SENTINELS: u32 = 3;
 const CLUSTER_PRIMARIES: u32 = 3;
 /// A cluster's nodes speak to each other on a port so far above the one for clients.
 const BUS_ABOVE: u16 = 10_000;
-/// After so long without an answer a primary counts as down; the fastest that does not take a busy machine for a dead one.
-const DOWN_AFTER_MS: u32 = 1000;
+/// After so long without an answer a primary counts as down.
+///
+/// Sentinel sends the first PING to a primary it has just switched to as late as this, or after a second where that is less:
+/// with a second or below, a new primary is down for it before it was asked, and the next failover begins.
+const DOWN_AFTER_MS: u32 = 1500;
 /// From where servers and Sentinels speak to each other, so that a road knows them from the instances.
 pub const INNER_ADDRESS: [u8; 4] = [127, 0, 0, 2];
 /// How long the harness waits for a server's answer.
@@ -321,6 +325,33 @@ impl RedisNodes {
         }
         let (nth, most) = votes.iter().enumerate().max_by_key(|(_, votes)| **votes)?;
         (*most > SENTINELS / 2).then_some(nth)
+    }
+
+    /// Whether every Sentinel knows the same primary and sees all others follow, none of them away and no failover under way.
+    /// Without Sentinels: yes.
+    #[must_use]
+    pub fn sentinels_agree(&self) -> bool {
+        let Some(primary) = self
+            .sentinels
+            .first()
+            .map_or(Some(0), |_| self.named_by_sentinels())
+        else {
+            return false;
+        };
+        let port = self.reached[primary].port().to_string();
+        let is = |of: &HashMap<String, String>, what: &str, value: &str| {
+            of.get(what).is_some_and(|found| found == value)
+        };
+        self.sentinels.iter().all(|at| {
+            let of: Result<HashMap<String, String>, _> = ask(*at, &["SENTINEL", "MASTER", MASTER]);
+            let others: Result<Vec<HashMap<String, String>>, _> =
+                ask(*at, &["SENTINEL", "REPLICAS", MASTER]);
+            of.is_ok_and(|of| is(&of, "flags", "master") && is(&of, "port", &port))
+                && others.is_ok_and(|others| {
+                    let follows = |of| is(of, "flags", "slave") && is(of, "role-reported", "slave");
+                    others.len() == self.nodes.len() - 1 && others.iter().all(follows)
+                })
+        })
     }
 
     /// Whether a server follows a primary and has caught up.
