@@ -4,8 +4,9 @@
 -- ARGV  1-4 see prelude and ledger
 --       5 credit (a poll), keep (a poll during a recovery, which leaves what has run out) or expire (the sweeper, which
 --       leaves what can still be credited)
--- Reply now, the wallet (balance, seq, shown_seq, pending_coins, pending_finds, due_at), then each entry appended; or -,
---       where the sweeper found nothing to settle and put right when to come again
+-- Reply now, then each entry appended, the last of which tells the wallet; without any, the wallet (balance, seq, shown_seq,
+--       pending_coins, pending_finds, due_at); or -, where the sweeper found nothing to settle and put right when to come
+--       again. Each number in a reply costs the reader as much as an entry does.
 -- Appends  c, e or o for each find settled, in the order in which they were found
 -- Most players have one find pending, which comes with the wallet. What p1 holds when nothing is pending says nothing: it
 -- is left to be written over.
@@ -22,7 +23,7 @@ if f == 0 or not (crediting or d < now) then
       redis.call('ZADD', KEYS[4], string.format('%d', q), hunt .. ':' .. player)
     end
     redis.call('HSET', KEYS[3], 'z', cmsgpack.pack(l, m, k, j, q))
-    return {now, b, s, v, c, f, d, '-'}
+    return {now, '-'}
   end
   return {now, b, s, v, c, f, d}
 end
@@ -74,4 +75,4 @@ for i = 1, #left do
 end
 commit(KEYS[4], unpack(extra))
 if count > 1 then redis.call('HDEL', KEYS[3], unpack(names, math.max(2, #left + 1))) end
-return {now, b, s, v, c, f, d, unpack(entries)}
+return {now, unpack(entries)}

@@ -61,7 +61,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let script = Script::new("one-1.lua", "return 1")?;
     let started = Instant::now();
     for _ in 0..1_000 {
-        let calls = (0..100).fold(Batch::new(), |batch, _| batch.call(&script.call(&[KEY])));
+        let calls = (0..100).fold(Batch::new(), |batch, _| batch.call(script.call(&[KEY])));
         commands.batch(calls).await?;
     }
     report("script calls, batches of 100", 100_000, started);

@@ -198,7 +198,7 @@ impl Router {
         match &self.0 {
             Way::One(connection) => connection.run(call).await,
             Way::Many(_) => {
-                let mut answers = self.each(Batch::new().call(call)).await;
+                let mut answers = self.each(Batch::new().call(call.clone())).await;
                 answers
                     .pop()
                     .unwrap_or_else(|| Err(Error::unexpected("a script", "no reply")))

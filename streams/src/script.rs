@@ -66,6 +66,7 @@ pub enum ScriptError {
 }
 
 const MARK: &str = "-- @now";
+const EVALSHA: &str = "EVALSHA";
 
 impl Script {
     /// The script in the file named `file` (directories before the name are ignored), with the contents `source`.
@@ -151,8 +152,20 @@ impl Script {
 
     /// A call with these keys; [`Call::arg`] adds arguments. A wrong number of keys is reported when it is run.
     pub fn call<K: ToRedisArgs>(&self, keys: &[K]) -> Call<'_> {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(self.sha1()).arg(keys.len());
+        self.call_with_room(keys, 0, 0)
+    }
+
+    /// As [`Script::call`], with room for `args` arguments, and for `bytes` bytes of these and the keys together: it saves a
+    /// caller that knows them the command's growing while it is put together.
+    pub fn call_with_room<K: ToRedisArgs>(
+        &self,
+        keys: &[K],
+        args: usize,
+        bytes: usize,
+    ) -> Call<'_> {
+        let before = EVALSHA.len() + self.sha1.len() + usize::MAX.ilog10() as usize;
+        let mut cmd = Cmd::with_capacity(3 + keys.len() + args, before + bytes);
+        cmd.arg(EVALSHA).arg(self.sha1()).arg(keys.len());
         for key in keys {
             cmd.arg(key);
         }

@@ -14,6 +14,19 @@ use trove_streams::keys::parse_base62;
 pub(super) enum FeedEntry {
     /// A wallet changed.
     Ledger(Ledger),
+    /// Anything else.
+    Other(Told),
+}
+
+/// What an entry tells those who follow the feed: of a wallet that changed what it is now, and not why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    /// A wallet changed.
+    Wallet {
+        hunt: u32,
+        player: PlayerId,
+        wallet: Wallet,
+    },
     /// A hunt changed.
     Hunt { hunt: u32, generation: u64 },
     /// A player was erased.
@@ -81,6 +94,13 @@ pub(super) fn parse(id: EntryId, text: &str) -> Result<FeedEntry, NotUnderstood>
     parse_entry(id, text).ok_or(NotUnderstood)
 }
 
+/// Reads of the entry with this id and text what it tells. Every instance does for every entry there is, so it reads no further.
+pub(super) fn parse_told(id: EntryId, mut text: &str) -> Result<Told, NotUnderstood> {
+    parse_head(id, &mut text)
+        .map(|(told, _)| told)
+        .ok_or(NotUnderstood)
+}
+
 fn player(word: &str) -> Option<PlayerId> {
     parse_base62(word.as_bytes()).map(PlayerId)
 }
@@ -100,21 +120,18 @@ fn number(text: &mut &str) -> Option<u64> {
     word(text)?.parse().ok()
 }
 
-fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
-    let rest = &mut text;
+/// Reads what an entry tells, and of a ledger entry the kind of find that it is about, if it is. The rest stays.
+fn parse_head(id: EntryId, rest: &mut &str) -> Option<(Told, Option<Kind>)> {
     let kind = word(rest)?;
     match kind {
         "h" => {
             let hunt = word(rest)?.parse().ok()?;
-            return Some(FeedEntry::Hunt {
-                hunt,
-                generation: number(rest)?,
-            });
+            let generation = number(rest)?;
+            return Some((Told::Hunt { hunt, generation }, None));
         }
         "x" => {
-            return Some(FeedEntry::Erased {
-                player: player(word(rest)?)?,
-            });
+            let player = player(word(rest)?)?;
+            return Some((Told::Erased { player }, None));
         }
         _ => {}
     }
@@ -128,7 +145,7 @@ fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
         "r" => Some(Kind::Reinstated),
         "v" => Some(Kind::Revoked),
         "g" => None,
-        _ => return Some(FeedEntry::Unknown { hunt, player }),
+        _ => return Some((Told::Unknown { hunt, player }, None)),
     };
     let seq = number(rest)?;
     let mut wallet = Wallet {
@@ -143,6 +160,25 @@ fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
     if due != "-" {
         wallet.due_at = id.ms.checked_add_signed(due.parse().ok()?)?;
     }
+    let told = Told::Wallet {
+        hunt,
+        player,
+        wallet,
+    };
+    Some((told, of))
+}
+
+fn parse_entry(id: EntryId, mut text: &str) -> Option<FeedEntry> {
+    let rest = &mut text;
+    let (told, of) = parse_head(id, rest)?;
+    let Told::Wallet {
+        hunt,
+        player,
+        wallet,
+    } = told
+    else {
+        return Some(FeedEntry::Other(told));
+    };
     let (_prev_ms, _prev_n, _skip) = (word(rest)?, word(rest)?, word(rest)?);
     let what = match of {
         Some(kind) => What::Find(kind, parse_find(id.ms, rest)?),
@@ -270,6 +306,12 @@ mod tests {
         let FeedEntry::Ledger(ledger) = entry else {
             panic!("{entry:?}")
         };
+        let told = Told::Wallet {
+            hunt: 3,
+            player: PlayerId(10),
+            wallet: ledger.wallet,
+        };
+        assert_eq!(parse_told(ID, "f 3 A 4 100 2 5 1 300000"), Ok(told));
         assert_eq!((ledger.hunt, ledger.player), (3, PlayerId(10)));
         assert_eq!(
             (
@@ -293,13 +335,13 @@ mod tests {
 
     #[test]
     fn what_a_later_version_writes_is_known_to_be_unknown() {
-        assert_eq!(
-            parse(ID, "z 3 A something else"),
-            Ok(FeedEntry::Unknown {
-                hunt: 3,
-                player: PlayerId(10)
-            })
-        );
+        let unknown = Told::Unknown {
+            hunt: 3,
+            player: PlayerId(10),
+        };
+        let text = "z 3 A something else";
+        assert_eq!(parse_told(ID, text), Ok(unknown.clone()));
+        assert_eq!(parse(ID, text), Ok(FeedEntry::Other(unknown)));
         for text in [
             "",
             "z",

@@ -225,8 +225,12 @@ impl Core {
             let mut settled = 0;
             for answer in self.run_all(&jobs).await {
                 match answer {
-                    // Without entries after the time and the wallet, the server's clock is still behind this one.
-                    Answer::Reply(Value::Array(reply)) if reply.len() > 7 => settled += 1,
+                    // Without a text after the time, the server's clock is still behind this one.
+                    Answer::Reply(Value::Array(reply))
+                        if matches!(reply.get(1), Some(Value::BulkString(_))) =>
+                    {
+                        settled += 1
+                    }
                     Answer::Reply(_) => {}
                     Answer::Generation => return Err(StoreError::Busy),
                     Answer::Failed(_) if self.commands.is_cluster() => {}

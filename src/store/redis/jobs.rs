@@ -11,6 +11,8 @@ use trove_streams::{Batch, Call, Error, ErrorCode, Script, ServerError};
 const BATCH_CALLS_MAX: usize = 256;
 /// How often a call is sent again after an epoch or a time that was not the store's.
 const ATTEMPTS_MAX: u32 = 5;
+/// The digits of the largest number.
+const NUMBER_LEN_MAX: usize = 20;
 
 /// A call of a partition's script, less the epoch and the time that go before its arguments.
 pub(super) struct Job<'a> {
@@ -64,7 +66,12 @@ impl<'a> Job<'a> {
     }
 
     fn call(&self, epoch: u64, now_max: u64) -> Call<'a> {
-        let mut call = self.script.call(&self.keys).arg(epoch).arg(now_max);
+        let bytes = self.keys.iter().map(String::len).sum::<usize>() + self.bytes.len();
+        let args = self.ends.len() + 2;
+        let mut call = self
+            .script
+            .call_with_room(&self.keys, args, bytes + 2 * NUMBER_LEN_MAX);
+        call = call.arg(epoch).arg(now_max);
         let mut from = 0;
         for end in &self.ends {
             call = call.arg(&self.bytes[from..*end]);
@@ -155,9 +162,9 @@ impl Core {
             for part in open.chunks(BATCH_CALLS_MAX) {
                 let epoch = self.shared.epoch();
                 let latest = self.shared.latest_possible().max(now_max);
-                let mut batch = Batch::new();
+                let mut batch = Batch::with_room(part.len());
                 for index in part {
-                    batch = batch.call(&jobs[*index].call(epoch, latest));
+                    batch = batch.call(jobs[*index].call(epoch, latest));
                 }
                 let replies = self.commands.each(batch).await;
                 for (index, reply) in part.iter().zip(replies) {
@@ -280,6 +287,11 @@ impl Reader {
             pending_finds: self.number()?,
             due_at: self.number()?,
         })
+    }
+
+    /// Whether the next piece is a text.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.0.as_slice().first(), Some(Value::BulkString(_)))
     }
 
     pub(super) fn is_done(&self) -> bool {

@@ -461,7 +461,7 @@ impl Core {
                 .scripts
                 .outage
                 .call(&[shared.keys.partition(partition).outages()]);
-            batch = batch.call(&call.arg(from).arg(to).arg(crate::game::wallet::OUTAGES_MAX));
+            batch = batch.call(call.arg(from).arg(to).arg(crate::game::wallet::OUTAGES_MAX));
         }
         for reply in self
             .commands

@@ -5,7 +5,7 @@
 //! or the epoch is another one, what was derived from it is void: that is told as [`FeedEvent::Reset`].
 
 use super::durable::{Fences, Sent};
-use super::entry::{FeedEntry, Ledger, parse};
+use super::entry::{Told, parse_told};
 use super::feeds::Feeds;
 use super::shared::Core;
 use super::state::PartitionState;
@@ -295,7 +295,7 @@ impl Follower {
     }
 
     async fn take(&mut self, events: Vec<Event>, out: &mut Vec<FeedEvent>) {
-        let mut queues: Vec<VecDeque<FeedEntry>> =
+        let mut queues: Vec<VecDeque<Told>> =
             self.partitions.iter().map(|_| VecDeque::new()).collect();
         for event in events {
             match event {
@@ -304,10 +304,10 @@ impl Follower {
                         .field("e")
                         .and_then(|text| std::str::from_utf8(text).ok())
                         .unwrap_or_default();
-                    match parse(entry.id, text) {
-                        Ok(FeedEntry::Erased { player }) => {
+                    match parse_told(entry.id, text) {
+                        Ok(Told::Erased { player }) => {
                             self.core.shared.replay.purge(player);
-                            queues[feed].push_back(FeedEntry::Erased { player });
+                            queues[feed].push_back(Told::Erased { player });
                         }
                         Ok(entry) => queues[feed].push_back(entry),
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
@@ -326,18 +326,18 @@ impl Follower {
         // A hunt's change is a barrier: what stands before it in any stream is told first.
         while queues.iter().any(|queue| !queue.is_empty()) {
             for queue in &mut queues {
-                while !matches!(queue.front(), None | Some(FeedEntry::Hunt { .. })) {
+                while !matches!(queue.front(), None | Some(Told::Hunt { .. })) {
                     if let Some(entry) = queue.pop_front() {
                         tell(entry, out);
                     }
                 }
             }
             let barrier = queues.iter().find_map(|queue| queue.front().cloned());
-            let Some(FeedEntry::Hunt { hunt, generation }) = barrier else {
+            let Some(Told::Hunt { hunt, generation }) = barrier else {
                 continue;
             };
             for queue in &mut queues {
-                if queue.front() == Some(&FeedEntry::Hunt { hunt, generation }) {
+                if queue.front() == Some(&Told::Hunt { hunt, generation }) {
                     queue.pop_front();
                 }
             }
@@ -426,14 +426,13 @@ impl Follower {
 }
 
 /// Tells an entry; of several in a row about one wallet the last is enough.
-fn tell(entry: FeedEntry, out: &mut Vec<FeedEvent>) {
+fn tell(entry: Told, out: &mut Vec<FeedEvent>) {
     let event = match entry {
-        FeedEntry::Ledger(Ledger {
+        Told::Wallet {
             hunt,
             player,
             wallet,
-            ..
-        }) => {
+        } => {
             if let Some(FeedEvent::Wallet {
                 hunt: of,
                 player: who,
@@ -450,10 +449,10 @@ fn tell(entry: FeedEntry, out: &mut Vec<FeedEvent>) {
                 wallet,
             }
         }
-        FeedEntry::Erased { player } => FeedEvent::Erased { player },
-        FeedEntry::Unknown { hunt, player } => FeedEvent::Reload { hunt, player },
+        Told::Erased { player } => FeedEvent::Erased { player },
+        Told::Unknown { hunt, player } => FeedEvent::Reload { hunt, player },
         // Told by `tell_hunt`.
-        FeedEntry::Hunt { .. } => return,
+        Told::Hunt { .. } => return,
     };
     out.push(event);
 }

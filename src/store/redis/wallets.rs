@@ -81,12 +81,18 @@ impl Core {
         let mut reader = Reader::new(self.ask(job).await?)?;
         self.shared.wrote();
         let at = reader.number()?;
-        let wallet = reader.wallet()?;
         let mut entries = Vec::new();
-        while !reader.is_done() {
-            let ledger = ledger(EntryId::new(at, 0), &reader.text()?)?;
-            entries.push(self.name(&hunt, &ledger).await?);
-        }
+        let wallet = if reader.is_text() {
+            let mut wallet = Wallet::default();
+            while !reader.is_done() {
+                let ledger = ledger(EntryId::new(at, 0), &reader.text()?)?;
+                wallet = ledger.wallet;
+                entries.push(self.name(&hunt, &ledger).await?);
+            }
+            wallet
+        } else {
+            reader.wallet()?
+        };
         let credit = |entry: &Entry| match &entry.change {
             Change::Credit(find) => Some(Item::Credit {
                 hunt: id.clone(),

@@ -34,6 +34,13 @@ impl<'a> Batch<'a> {
         Self::default()
     }
 
+    /// An empty batch with room for so many commands.
+    pub fn with_room(commands: usize) -> Self {
+        Self {
+            steps: Vec::with_capacity(commands),
+        }
+    }
+
     /// Adds a command.
     pub fn cmd(mut self, cmd: Cmd) -> Self {
         self.steps.push(Step {
@@ -45,11 +52,11 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds a script call.
-    pub fn call(mut self, call: &Call<'a>) -> Self {
+    pub fn call(mut self, call: Call<'a>) -> Self {
         self.steps.push(Step {
-            cmd: call.cmd.clone(),
             script: Some(call.script),
             wrong: call.check_keys().err(),
+            cmd: call.cmd,
         });
         self
     }
@@ -83,31 +90,38 @@ impl Connection {
             return Ok(Vec::new().into_iter());
         }
         let link = self.link()?;
-        let mut replies = self
-            .send(&link, batch.steps.iter().map(|step| step.cmd.clone()))
-            .await?;
-        let refused: Vec<usize> = (0..replies.len())
-            .filter(|index| {
-                batch.steps[*index].script.is_some()
-                    && matches!(&replies[*index], Err(error) if error.code == ErrorCode::NoScript)
-            })
-            .collect();
+        let mut scripts = Vec::with_capacity(batch.len());
+        let mut commands = Pipeline::with_capacity(batch.len());
+        for step in batch.steps {
+            scripts.push(step.script);
+            commands.add_command(step.cmd);
+        }
+        let mut replies = self.send(&link, &commands).await?;
+        let mut refused = Vec::new();
+        let mut missing: Vec<&Script> = Vec::new();
+        for (index, (reply, script)) in replies.iter().zip(&scripts).enumerate() {
+            if let (Err(error), Some(script)) = (reply, script)
+                && error.code == ErrorCode::NoScript
+            {
+                refused.push(index);
+                if !missing.iter().any(|other| other.sha1() == script.sha1()) {
+                    missing.push(script);
+                }
+            }
+        }
         if refused.is_empty() {
             return Ok(replies.into_iter());
         }
-        let mut missing: Vec<&Script> = Vec::new();
-        for index in &refused {
-            if let Some(script) = batch.steps[*index].script
-                && !missing.iter().any(|other| other.sha1() == script.sha1())
-            {
-                missing.push(script);
+        let mut again = Pipeline::with_capacity(missing.len() + refused.len());
+        for script in &missing {
+            again.add_command(script.load());
+        }
+        for (index, cmd) in commands.cmd_iter().enumerate() {
+            if refused.contains(&index) {
+                again.add_command(cmd.clone());
             }
         }
-        let again = missing
-            .iter()
-            .map(|script| script.load())
-            .chain(refused.iter().map(|index| batch.steps[*index].cmd.clone()));
-        match self.send(&link, again).await {
+        match self.send(&link, &again).await {
             Ok(answers) => {
                 for (index, answer) in refused.iter().zip(answers.into_iter().skip(missing.len())) {
                     replies[*index] = answer;
@@ -122,8 +136,10 @@ impl Connection {
 
     pub(super) async fn load_and_run(&self, call: &Call<'_>) -> Result<Value, Error> {
         let link = self.link()?;
-        let commands = [call.script.load(), call.cmd.clone()];
-        let replies = self.send(&link, commands.into_iter()).await?;
+        let mut commands = Pipeline::with_capacity(2);
+        commands.add_command(call.script.load());
+        commands.add_command(call.cmd.clone());
+        let replies = self.send(&link, &commands).await?;
         // Loading fails only together with running.
         Ok(replies
             .into_iter()
@@ -131,31 +147,46 @@ impl Connection {
             .expect("each command has a reply")?)
     }
 
+    pub(super) async fn send_one(
+        &self,
+        link: &Link,
+        cmd: &Cmd,
+    ) -> Result<Result<Value, ServerError>, Error> {
+        let value = self
+            .exchange(link, 1, async |mut connection| {
+                connection.send_packed_command(cmd).await
+            })
+            .await?;
+        Ok(reply(link, value))
+    }
+
     async fn send(
         &self,
         link: &Link,
-        commands: impl Iterator<Item = Cmd>,
+        commands: &Pipeline,
     ) -> Result<Vec<Result<Value, ServerError>>, Error> {
-        let mut pipeline = Pipeline::new();
-        for cmd in commands {
-            pipeline.add_command(cmd);
+        let count = commands.len();
+        // Most batches are of one command.
+        if let (1, Some(cmd)) = (count, commands.cmd_iter().next()) {
+            return Ok(vec![self.send_one(link, cmd).await?]);
         }
-        let count = pipeline.len();
         let values = self
             .exchange(link, count, async |mut connection| {
-                connection.send_packed_commands(&pipeline, 0, count).await
+                connection.send_packed_commands(commands, 0, count).await
             })
             .await?;
-        Ok(values
-            .into_iter()
-            .map(|value| match value {
-                Value::ServerError(error) => {
-                    let error = ServerError::from(error);
-                    link.refused(&error);
-                    Err(error)
-                }
-                value => Ok(value),
-            })
-            .collect())
+        Ok(values.into_iter().map(|value| reply(link, value)).collect())
+    }
+}
+
+/// A reply, or the server's error, which may end the link.
+fn reply(link: &Link, value: Value) -> Result<Value, ServerError> {
+    match value {
+        Value::ServerError(error) => {
+            let error = ServerError::from(error);
+            link.refused(&error);
+            Err(error)
+        }
+        value => Ok(value),
     }
 }

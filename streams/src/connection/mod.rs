@@ -17,7 +17,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use backoff::Backoff;
 pub(crate) use batch::Step;
@@ -32,7 +32,7 @@ use crate::endpoint::{
     BoxFuture, Credentials, Dial, Endpoint, Fixed, Resolver, Sentinel, StoreUrl, Target, TcpDial,
     UrlError,
 };
-use crate::error::{Error, ErrorCode, ServerError};
+use crate::error::{Error, ErrorCode};
 use crate::{Call, Config};
 use link::Link;
 
@@ -326,12 +326,7 @@ impl Connection {
     /// Runs one command.
     pub async fn query(&self, cmd: &Cmd) -> Result<Value, Error> {
         let link = self.link()?;
-        let value = self
-            .exchange(&link, 1, async |mut connection| {
-                connection.send_packed_command(cmd).await
-            })
-            .await?;
-        link.check(value)
+        Ok(self.send_one(&link, cmd).await??)
     }
 
     /// Runs one command and reads its reply as a `T`.
@@ -382,7 +377,7 @@ impl Connection {
         let _places = Places::take(&self.shared, commands)?;
         let config = self.config();
         let sent_at = Instant::now();
-        match timeout(config.patience(), send(link.connection.clone())).await {
+        match timeout_at(sent_at + config.patience(), send(link.connection.clone())).await {
             Ok(Ok(reply)) => {
                 link.answered();
                 Ok(reply)
@@ -394,20 +389,6 @@ impl Connection {
                     after: config.patience(),
                 })
             }
-        }
-    }
-}
-
-impl Link {
-    /// A reply, or the server's error, which may end the link.
-    fn check(&self, value: Value) -> Result<Value, Error> {
-        match value {
-            Value::ServerError(error) => {
-                let error = ServerError::from(error);
-                self.refused(&error);
-                Err(error.into())
-            }
-            value => Ok(value),
         }
     }
 }

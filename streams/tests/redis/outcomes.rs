@@ -36,7 +36,7 @@ async fn count_up(connection: Connection, script: Script, batch: usize, counts: 
             let result = connection.run(&call).await;
             counts.add(result.err().map(|error| error.outcome()), 1);
         } else {
-            let calls = (0..batch).fold(Batch::new(), |calls, _| calls.call(&call));
+            let calls = (0..batch).fold(Batch::new(), |calls, _| calls.call(call.clone()));
             match connection.batch(calls).await {
                 Ok(replies) => {
                     for reply in replies {

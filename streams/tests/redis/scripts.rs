@@ -67,12 +67,12 @@ async fn in_a_batch_only_the_refused_calls_are_sent_again_and_in_their_order() {
     let mut push = cmd("RPUSH");
     push.arg("list").arg("plain");
     let batch = Batch::new()
-        .call(&append.call(&["list"]).arg(1))
+        .call(append.call(&["list"]).arg(1))
         .cmd(push)
-        .call(&other.call(&["list"]).arg(2))
-        .call(&known.call(&["list"]).arg(3))
-        .call(&append.call(&["list"]).arg(4))
-        .call(&other.call(&["other list"]).arg(5));
+        .call(other.call(&["list"]).arg(2))
+        .call(known.call(&["list"]).arg(3))
+        .call(append.call(&["list"]).arg(4))
+        .call(other.call(&["other list"]).arg(5));
     let replies: Vec<_> = connection
         .batch(batch)
         .await
@@ -128,7 +128,7 @@ async fn a_wrong_number_of_keys_is_refused_before_anything_is_sent() {
         "{refused:?}"
     );
     let refused = connection
-        .batch(Batch::new().cmd(cmd("FLUSHALL")).call(&call))
+        .batch(Batch::new().cmd(cmd("FLUSHALL")).call(call.clone()))
         .await
         .unwrap_err();
     assert_eq!(refused.outcome(), Outcome::NotExecuted);
