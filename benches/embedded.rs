@@ -308,6 +308,7 @@ async fn fill(store: &EmbeddedStore, players: u64) {
         let openings = part.iter().map(|n| Opening {
             name: PlayerName::new(&format!("player-{n}@example.org")).expect("a name"),
             issued_at: None,
+            known: None,
         });
         let opened = store.open_players(openings.collect()).await;
         let mut opened: Vec<PlayerId> = opened

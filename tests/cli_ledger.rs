@@ -40,6 +40,7 @@ async fn make(dir: &Path) -> EmbeddedStore {
     let opening = |name| Opening {
         name: PlayerName::new(name).unwrap(),
         issued_at: None,
+        known: None,
     };
     let players = store
         .open_players(vec![opening("anna"), opening("bob")])

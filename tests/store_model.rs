@@ -138,6 +138,7 @@ impl Pair {
         let opening = Opening {
             name: PlayerName::new(&format!("person-{which}")).unwrap(),
             issued_at,
+            known: None,
         };
         let opened = self.store().open_players(vec![opening]).await.unwrap()[0];
         let person = &mut self.people[which];

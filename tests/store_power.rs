@@ -155,6 +155,7 @@ async fn long_workload(disk: &Disk, seed: u64) -> (Vec<(u64, PlayerId, u64)>, Rc
     let openings = (0..12).map(|n| Opening {
         name: name(n),
         issued_at: None,
+        known: None,
     });
     let opened = store.open_players(openings.collect()).await.unwrap();
     let players: Rc<Vec<_>> = Rc::new(opened.into_iter().map(|p| p.unwrap()).collect());

@@ -168,7 +168,7 @@ fn a_sentinel_primary_that_is_killed_or_told_to_is_followed_by_another() {
     let dir = tempfile::tempdir().unwrap();
     let system = "[system]\nstore = \"redis_sentinel\"\nreplicas = 1\n";
     let faults = [
-        fault("kill_redis", ""),
+        fault("kill_redis", "away = \"3s\""),
         fault("cut_redis", "lasts = \"300ms\""),
         fault("slow_redis", "lasts = \"300ms\""),
         fault("failover_redis", ""),

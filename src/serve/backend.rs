@@ -2,8 +2,9 @@
 
 use super::app::App;
 use super::problem::{PROBLEM_JSON, Problem};
+use super::routes::{cors_layer, plain_poll, route_of, routes};
 use super::waits::{WAITS, Waits};
-use super::{bulk, health, hunts, players, poll};
+use super::{fields, poll};
 use crate::front::{
     self, Answer, Backend, BodyError, Head, Origin, OwnAnswer, Refusal, Sending, TraceParent,
 };
@@ -14,16 +15,14 @@ use crate::telemetry::{Answered, Ident};
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use http_body::{Body as _, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tower::ServiceExt;
-use tower_http::cors::{AllowOrigin, CorsLayer};
 
 /// A turn of the event loop longer than this is logged.
 const SLOW_TURN: Duration = Duration::from_millis(10);
@@ -47,96 +46,6 @@ impl AppBackend {
             router = router.layer(cors_layer(&origins));
         }
         Self { app, router, cors }
-    }
-}
-
-/// Every public route.
-fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/treasure/{hunt}", get(poll::poll))
-        .route("/treasure/{hunt}/finds", post(players::find))
-        .route("/treasure/{hunt}/history", get(players::history))
-        .route("/heartbeat", post(players::heartbeat))
-        .route("/token", post(players::token))
-        .route("/players/{player}", delete(players::erase))
-        .route("/hunts", get(hunts::list))
-        .route("/hunts/{hunt}", get(hunts::catalogue).put(hunts::put))
-        .route("/hunts/{hunt}/open", post(hunts::open))
-        .route("/hunts/{hunt}/close", post(hunts::close))
-        .route("/hunts/{hunt}/archive", post(hunts::archive))
-        .route("/hunts/{hunt}/finds", post(bulk::record))
-        .route(
-            "/hunts/{hunt}/players/{player}/adjust",
-            post(players::adjust),
-        )
-        .route("/hunts/{hunt}/reinstate", post(hunts::reinstate))
-        .route("/hunts/{hunt}/export", get(hunts::export))
-        .route("/health", get(health::health))
-        .route("/health/live", get(health::live))
-        .route("/health/ready", get(health::ready))
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(app)
-}
-
-pub(super) async fn not_found() -> Problem {
-    Problem::new(404, "not_found", "there is nothing at this path")
-}
-
-pub(super) async fn method_not_allowed() -> Problem {
-    Problem::new(405, "method_not_allowed", "this path takes other methods")
-}
-
-fn cors_layer(origins: &[String]) -> CorsLayer {
-    let allowed = if origins.iter().any(|origin| origin == "*") {
-        AllowOrigin::any()
-    } else {
-        AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok()))
-    };
-    CorsLayer::new()
-        .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
-        .allow_headers([
-            header::AUTHORIZATION,
-            header::CONTENT_TYPE,
-            header::IF_NONE_MATCH,
-            HeaderName::from_static("idempotency-key"),
-            HeaderName::from_static("prefer"),
-        ])
-        .expose_headers([
-            header::ETAG,
-            header::RETRY_AFTER,
-            HeaderName::from_static("server-timing"),
-            HeaderName::from_static("trove-next-poll-ms"),
-            HeaderName::from_static("trove-stale"),
-            HeaderName::from_static("x-instance-id"),
-            HeaderName::from_static("x-request-id"),
-        ])
-        .max_age(Duration::from_secs(3_600))
-}
-
-/// Which route a request takes, for the metrics and for the size of its body.
-fn route_of(method: &str, path: &str) -> Route {
-    let mut parts = path.split('/').skip(1);
-    let parts =
-        [parts.next(), parts.next(), parts.next(), parts.next()].map(Option::unwrap_or_default);
-    match (method, parts) {
-        ("GET" | "HEAD", ["treasure", _, "", ""]) => Route::Poll,
-        ("POST", ["treasure", _, "finds", ""]) => Route::Find,
-        ("GET" | "HEAD", ["treasure", _, "history", ""]) => Route::History,
-        ("POST", ["heartbeat", "", ..]) => Route::Heartbeat,
-        (_, ["health", ..]) => Route::Health,
-        ("POST", ["token", "", ..]) => Route::Token,
-        ("DELETE", ["players", ..]) => Route::Erase,
-        ("GET" | "HEAD", ["hunts", "", ..]) => Route::Hunts,
-        ("GET" | "HEAD", ["hunts", _, "", ""]) => Route::Catalogue,
-        ("PUT", ["hunts", _, "", ""]) => Route::PutHunt,
-        ("POST", ["hunts", _, "open" | "close" | "archive", ""]) => Route::LifeStep,
-        ("POST", ["hunts", _, "finds", ""]) => Route::BulkFinds,
-        ("POST", ["hunts", _, "players", _]) => Route::Adjust,
-        ("POST", ["hunts", _, "reinstate", ""]) => Route::Reinstate,
-        ("GET" | "HEAD", ["hunts", _, "export", ""]) => Route::Export,
-        _ => Route::Other,
     }
 }
 
@@ -217,9 +126,11 @@ impl Backend for AppBackend {
             .map_or_else(Instant::now, |origin| origin.arrived);
         let sending = request.extensions().get::<Sending>();
         let sending = sending.map_or(Duration::ZERO, |sending| sending.0);
-        let trace = request.headers().get("traceparent");
+        let trace = request.headers().get(fields::TRACEPARENT);
         let trace = trace.and_then(|value| TraceParent::parse(value.as_bytes()));
-        let router = self.router.clone();
+        // A poll needs no routing, which would cost as much as half of its look at the wallet.
+        let polled = plain_poll(&request).filter(|_| !self.cors);
+        let router = polled.is_none().then(|| self.router.clone());
         let app = self.app.clone();
         let began = arrived.checked_sub(sending).unwrap_or(arrived);
         let ident = app.telemetry.identify(trace);
@@ -234,7 +145,16 @@ impl Backend for AppBackend {
                 ident,
                 is_answered: false,
             };
-            let Ok(response) = router.oneshot(request.map(TimedBody::wrap)).await;
+            let request = request.map(TimedBody::wrap);
+            let response = match (router, polled) {
+                (Some(router), _) => {
+                    let Ok(response) = router.oneshot(request).await;
+                    response
+                }
+                (None, hunt) => poll::polled(&app, &hunt.unwrap_or_default(), request)
+                    .await
+                    .into_response(),
+            };
             asked.is_answered = true;
             let parts = asked.parts();
             asked.tell(response.status().as_u16(), parts);
@@ -355,8 +275,8 @@ fn finish(
     if route == Route::Poll && status >= 400 {
         // Also a client that is refused is told when to come again.
         let next_poll_ms = app.hot().next_poll_ms(&app.load);
-        let fields = response.headers_mut();
-        fields.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
+        let next = HeaderValue::from(next_poll_ms);
+        response.headers_mut().insert(fields::NEXT_POLL_MS, next);
     }
     let mut timing = Vec::with_capacity(64);
     timing.extend_from_slice(b"app;dur=");
@@ -369,13 +289,13 @@ fn finish(
             poll::write_ms(&mut timing, took);
         }
     }
-    let fields = response.headers_mut();
+    let headers = response.headers_mut();
     if let Ok(timing) = HeaderValue::from_maybe_shared(Bytes::from(timing)) {
-        fields.insert("server-timing", timing);
+        headers.insert(fields::SERVER_TIMING, timing);
     }
-    fields.insert("x-instance-id", app.instance_id.clone());
+    headers.insert(fields::INSTANCE_ID, app.instance_id.clone());
     if let Ok(id) = HeaderValue::from_maybe_shared(Bytes::from(ident.to_string())) {
-        fields.insert("x-request-id", id);
+        headers.insert(fields::REQUEST_ID, id);
     }
     response
 }

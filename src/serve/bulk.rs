@@ -294,6 +294,7 @@ async fn players_of(
         .map(|((_, name, _), _)| Opening {
             name: name.clone(),
             issued_at: None,
+            known: None,
         })
         .collect();
     let mut opened = if openings.is_empty() {

@@ -131,6 +131,7 @@ impl App {
         let opening = Opening {
             name: claims.player.clone(),
             issued_at: Some(claims.issued_at_ms),
+            known: before.map(|before| before.player),
         };
         let opened = self
             .ask(

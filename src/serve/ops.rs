@@ -1,10 +1,10 @@
 //! The operations listener: metrics, the verdict on objectives, the page for operators, and health, on an address of its own.
 
 use super::app::App;
-use super::backend::{method_not_allowed, not_found};
 use super::beside::off_loop;
 use super::health;
 use super::problem::Problem;
+use super::routes::{method_not_allowed, not_found};
 use crate::front;
 use crate::metrics::{Format, Gauges};
 use crate::ops::{Live, page};

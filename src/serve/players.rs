@@ -1,6 +1,7 @@
 //! What players do besides polling: find, look back, beat; and what operators do to one player.
 
 use super::app::App;
+use super::fields;
 use super::json;
 use super::openapi::{AdjustAnswer, FindAnswer, HistoryAnswer, ProblemDocument, TokenAnswer};
 use super::ops_page::note_finds;
@@ -58,7 +59,7 @@ pub struct FindRequest {
 
 /// The `Idempotency-Key`, with or without the quotes of a structured field.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else {
+    let Some(value) = headers.get(fields::IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
     let text = value
@@ -410,6 +411,7 @@ pub async fn adjust(
     let opening = Opening {
         name,
         issued_at: None,
+        known: None,
     };
     let opened = app
         .ask(

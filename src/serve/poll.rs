@@ -8,6 +8,7 @@ use super::app::{App, Hot, strip_bearer};
 use super::callers::Caller;
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
+use super::fields;
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
 use super::waits::WAITS;
@@ -211,7 +212,7 @@ impl Ask {
 /// `Prefer: wait=SECONDS`, among other preferences; more than the longest hold is the longest hold.
 fn wait(headers: &HeaderMap) -> Option<Duration> {
     let preferences = headers
-        .get_all("prefer")
+        .get_all(fields::PREFER)
         .iter()
         .filter_map(|value| value.to_str().ok());
     let mut preferences = preferences.flat_map(|value| value.split([',', ';']));
@@ -247,6 +248,18 @@ pub async fn poll(
     Path(hunt): Path<String>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    polled(&app, &hunt, request).await
+}
+
+/// As [`poll`], for a request that needs no routing.
+///
+/// # Errors
+/// As the route's.
+pub async fn polled(
+    app: &Arc<App>,
+    hunt: &str,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let until = app.patience();
     // One that is held has time.
     let (mut caller, is_of_before) = match wait(request.headers()) {
@@ -254,7 +267,7 @@ pub async fn poll(
         Some(_) => (app.caller(request.headers()).await?, false),
     };
     let mut ask = Ask::read(&request)?;
-    let live = app.playable_hunt(&hunt)?;
+    let live = app.playable_hunt(hunt)?;
     let mut key = Key {
         hunt: live.hunt.number,
         player: caller.player,
@@ -262,7 +275,7 @@ pub async fn poll(
     if is_of_before {
         if let Some(mut seen) = app.wallet_of_before(key) {
             ask.collect = false;
-            let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
+            let answer = answer(app, &live, &caller, key, &ask, &mut seen).await?;
             return Ok(answer.response);
         }
         // Nothing of then is left.
@@ -279,7 +292,7 @@ pub async fn poll(
         seq: seen.wallet.seq,
     });
     loop {
-        let answer = answer(&app, &live, &caller, key, &ask, &mut seen).await?;
+        let answer = answer(app, &live, &caller, key, &ask, &mut seen).await?;
         let current = Cursor {
             epoch: seen.epoch,
             seq: seen.wallet.seq,
@@ -288,7 +301,7 @@ pub async fn poll(
         let Some(held_until) = deadline.filter(|_| !news && !app.is_draining()) else {
             return Ok(answer.response);
         };
-        if !held(&app, key, seen.wallet.seq, held_until).await {
+        if !held(app, key, seen.wallet.seq, held_until).await {
             // Once more, for an answer of now.
             deadline = None;
         }
@@ -460,13 +473,13 @@ async fn answer(
         HeaderValue::from_maybe_shared(bytes::Bytes::from(etag)).map_err(internal)?,
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert("trove-next-poll-ms", HeaderValue::from(next_poll_ms));
+    headers.insert(fields::NEXT_POLL_MS, HeaderValue::from(next_poll_ms));
     if shown.stale {
-        headers.insert("trove-stale", HeaderValue::from_static("true"));
+        headers.insert(fields::STALE, HeaderValue::from_static("true"));
     }
     if let Some(wait) = ask.wait {
         headers.insert(
-            "preference-applied",
+            fields::PREFERENCE_APPLIED,
             HeaderValue::try_from(format!("wait={}", wait.as_secs())).map_err(internal)?,
         );
     }

@@ -111,6 +111,7 @@ async fn open(app: &App, name: &PlayerName) -> PlayerId {
     let opening = Opening {
         name: name.clone(),
         issued_at: Some(app.store.now()),
+        known: None,
     };
     app.store.open_players(vec![opening]).await.unwrap()[0].unwrap()
 }

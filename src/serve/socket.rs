@@ -2,10 +2,10 @@
 //! store open. Whoever may enter the directory may read the store, so there is no key.
 
 use super::app::App;
-use super::backend::{method_not_allowed, not_found};
 use super::hunts::stream_export;
 use super::players::no_store;
 use super::problem::Problem;
+use super::routes::{method_not_allowed, not_found};
 use crate::front::{Connection, Front, Limits, Phase, ServiceBackend};
 use crate::game::ids::HuntId;
 use crate::ledger::VerifyReport;

@@ -67,6 +67,9 @@ pub struct Opening {
     /// When the token was issued; `None` when no token speaks for the player (a bulk find, an adjustment): an erased
     /// player then stays erased.
     pub issued_at: Option<Millis>,
+    /// The number that this process was told before and asks to be told again, as all are after a failover. Where it is the
+    /// same, the name is as old as it was: it need not be remembered anew for the next failover.
+    pub known: Option<PlayerId>,
 }
 
 /// What became of one find.

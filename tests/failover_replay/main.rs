@@ -176,6 +176,7 @@ pub(crate) async fn open(
     let opening = Opening {
         name: PlayerName::new(name).unwrap(),
         issued_at: Some(issued_at),
+        known: None,
     };
     until("players are opened", async || {
         let opened = store.open_players(vec![opening.clone()]).await.ok()?;

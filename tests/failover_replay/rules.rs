@@ -550,3 +550,36 @@ async fn a_find_whose_first_answer_never_came_is_kept_by_whoever_answered_it_aga
     assert_eq!((wallet.balance, wallet.pending_finds), (8, 0));
     verify(&second).await;
 }
+
+#[tokio::test]
+async fn a_name_that_is_only_looked_up_again_is_not_kept_anew_and_one_of_another_number_is() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    world.save();
+    let look_up = async |known| {
+        let opening = Opening {
+            name: PlayerName::new("ada").unwrap(),
+            issued_at: Some(START),
+            known,
+        };
+        store.open_players(vec![opening]).await.unwrap()[0].unwrap()
+    };
+    let items = || store.replay_counts().items;
+    let before = items();
+    let ada = look_up(None).await;
+    assert_eq!(items(), before + 1, "the first who is told of it keeps it");
+    assert_eq!(look_up(Some(ada)).await, ada);
+    assert_eq!(items(), before + 1);
+    // Kept by the first looking up, it comes back.
+    let epoch = store.epoch();
+    world.lose();
+    recovered(&store, epoch).await;
+    assert_eq!(returned(&store, ReplayKind::Player), 1);
+    let held = items();
+    assert_eq!(look_up(Some(ada)).await, ada);
+    assert_eq!(items(), held);
+    // This process knew another player of that name.
+    assert_eq!(look_up(Some(PlayerId(ada.0 ^ 1))).await, ada);
+    assert_eq!(items(), held + 1);
+}

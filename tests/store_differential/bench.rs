@@ -128,6 +128,7 @@ impl Bench {
             let openings = (0..players).map(|n| Opening {
                 name: PlayerName::new(&format!("player-{n}")).unwrap(),
                 issued_at: Some(START),
+                known: None,
             });
             let opened = store.open_players(openings.collect()).await.unwrap();
             sides.push(Side {

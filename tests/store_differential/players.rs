@@ -187,6 +187,7 @@ impl Bench {
             let again = Opening {
                 name: name.clone(),
                 issued_at: Some(now),
+                known: None,
             };
             assert_eq!(
                 side.store.open_players(vec![again]).await.unwrap(),

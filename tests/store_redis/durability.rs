@@ -138,6 +138,7 @@ async fn what_a_fence_covered_is_read_also_without_replicas() {
     let opening = Opening {
         name: PlayerName::new("new").unwrap(),
         issued_at: Some(1),
+        known: None,
     };
     let opened = store.open_players(vec![opening]).await;
     assert!(

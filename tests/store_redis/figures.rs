@@ -56,6 +56,7 @@ async fn an_active_player_with_one_pending_find_takes_at_most_600_bytes() {
         let openings = (from..from + 200).map(|n| Opening {
             name: PlayerName::new(&format!("player-{n:06}")).unwrap(),
             issued_at: Some(0),
+            known: None,
         });
         let players = store.open_players(openings.collect()).await.unwrap();
         let finds = players

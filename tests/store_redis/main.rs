@@ -107,6 +107,7 @@ async fn open(store: &RedisStore, name: &str, issued_at: u64) -> Result<PlayerId
     let opening = Opening {
         name: PlayerName::new(name).unwrap(),
         issued_at: Some(issued_at),
+        known: None,
     };
     store.open_players(vec![opening]).await.unwrap()[0]
 }

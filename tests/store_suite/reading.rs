@@ -16,6 +16,7 @@ pub(crate) async fn opening_a_player_again_gives_the_same_number<F: Fixture>() {
     let openings = ["ada", "new", "bob", "ada", "new"].map(|name| Opening {
         name: PlayerName::new(name).unwrap(),
         issued_at: None,
+        known: None,
     });
     let opened = world.store().open_players(openings.into()).await.unwrap();
     let opened: Vec<PlayerId> = opened.into_iter().map(|player| player.unwrap()).collect();

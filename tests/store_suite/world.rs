@@ -203,6 +203,7 @@ impl<F: Fixture> World<F> {
         let opening = Opening {
             name: PlayerName::new(name).unwrap(),
             issued_at,
+            known: None,
         };
         self.store().open_players(vec![opening]).await.unwrap()[0]
     }

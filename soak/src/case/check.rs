@@ -394,6 +394,13 @@ fn fault(case: &Case, fault: &Fault, key: &str) -> Checked {
             }
         },
     )?;
+    let can_stay_away =
+        replicated && system.replicas > 0 && matches!(fault.what, F::KillRedis | F::LoseRedis);
+    must(
+        fault.away.is_zero() || can_stay_away,
+        &format!("{key}.away"),
+        || "only a Redis server that has replicas can stay away".to_owned(),
+    )?;
     if matches!(
         fault.what,
         F::KillInstance | F::StopInstance | F::RestartInstance
@@ -418,11 +425,11 @@ fn fault(case: &Case, fault: &Fault, key: &str) -> Checked {
     )?;
     let every = case.scaled(fault.every);
     must(
-        every.is_zero() || every >= Duration::from_secs(1) && every > fault.lasts,
+        every.is_zero() || every >= Duration::from_secs(1) && every > fault.lasts + fault.away,
         &format!("{key}.every"),
         || {
             format!(
-                "{} / compress is {} in the run: it has to be 1s at least, and longer than lasts",
+                "{} / compress is {} in the run: it has to be 1s at least, and longer than lasts and away",
                 text(fault.every),
                 text(every)
             )

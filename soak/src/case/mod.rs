@@ -281,6 +281,11 @@ pub struct Fault {
     /// How long it lasts, where it does (a stop, a cut, slowness, a full disk). Not compressed.
     #[serde(with = "humantime_serde", default)]
     pub lasts: Duration,
+    /// For how long a Redis server that was killed, and whose place another takes, stays away; zero: until the other has it.
+    /// On one machine what it does when it comes back (reading its file, copying all that is new) costs the rest the
+    /// processor's time, which in the field it does not. Not compressed.
+    #[serde(with = "humantime_serde", default)]
+    pub away: Duration,
     /// For how long from its beginning its allowance counts instead of the objectives. Not compressed.
     #[serde(with = "humantime_serde", default)]
     pub allow_for: Duration,

@@ -239,6 +239,16 @@ fn a_fault_that_the_system_cannot_have_is_refused() {
             "faults.0.lasts: this is done at once",
         ),
         (
+            "store = \"redis\"",
+            "what = \"kill_redis\"\naway = \"1s\"",
+            "faults.0.away: only a Redis server that has replicas",
+        ),
+        (
+            "store = \"redis_sentinel\"\nreplicas = 1",
+            "what = \"kill_redis\"\nevery = \"10s\"\naway = \"10s\"",
+            "faults.0.every: ",
+        ),
+        (
             "",
             "what = \"kill_instance\"\nwhich = 1",
             "faults.0.which: 1 of 1 instances",

@@ -37,7 +37,7 @@ impl Scene {
             )
     }
 
-    pub(super) fn kill_redis(&self, which: u32) -> Result<Seen, Refusal> {
+    pub(super) fn kill_redis(&self, which: u32, away: Duration) -> Result<Seen, Refusal> {
         let old = self.primary(which)?;
         let name = node_name(old);
         let began = Instant::now();
@@ -51,12 +51,17 @@ impl Scene {
                 format!("killed; answers again after {took:.2} s, from its append-only file"),
             ));
         }
-        let note = format!("killed; {}", self.succession(old, began)?);
+        let note = format!("killed; {}", self.succession(old, began, away)?);
         Ok(seen(name, note))
     }
 
     /// As [`Self::kill_redis`], when its replicas have not heard from it for a while.
-    pub(super) fn lose_redis(&self, which: u32, lasts: Duration) -> Result<Seen, Refusal> {
+    pub(super) fn lose_redis(
+        &self,
+        which: u32,
+        lasts: Duration,
+        away: Duration,
+    ) -> Result<Seen, Refusal> {
         let nodes = self.nodes()?;
         let old = self.primary(which)?;
         let (name, at) = (node_name(old), nodes.nodes[old]);
@@ -84,16 +89,18 @@ impl Scene {
         let lost = wrote.zip(heard).map_or(0, |(wrote, heard)| wrote - heard);
         let note = format!(
             "killed with {lost} bytes of writes that no replica has; {}",
-            self.succession(old, began)?
+            self.succession(old, began, away)?
         );
         Ok(seen(name, note))
     }
 
-    /// Waits until another has taken the place of `old`, which was ended at `began`, and `old` follows it.
-    fn succession(&self, old: usize, began: Instant) -> Result<String, Refusal> {
+    /// Waits until another has taken the place of `old`, which was ended at `began` and stays `away`, and `old` follows it.
+    fn succession(&self, old: usize, began: Instant, away: Duration) -> Result<String, Refusal> {
         let name = node_name(old);
         let heir = self.until_another_is_primary(old)?;
-        let took = began.elapsed().as_secs_f64();
+        let took = began.elapsed();
+        self.wait(away.saturating_sub(took));
+        let took = took.as_secs_f64();
         self.system.processes.start_again(&name)?;
         self.until_it_has_a_place(old)?;
         let back = began.elapsed().as_secs_f64();

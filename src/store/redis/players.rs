@@ -67,8 +67,12 @@ impl Core {
         }
         let opened: Option<Vec<_>> = opened.into_iter().collect();
         let opened = opened.ok_or(StoreError::Busy)?;
+        // After a failover everybody is looked up again. Were they all offered in the next one, it would hold up its polls.
         let item = |(opening, opened): (&Opening, &Result<PlayerId, Erased>)| {
-            opened.ok().map(|player| Item::Player {
+            let player = opened
+                .ok()
+                .filter(|player| opening.known != Some(*player))?;
+            Some(Item::Player {
                 name: opening.name.clone(),
                 player,
                 issued_at: opening.issued_at,
