@@ -5,6 +5,7 @@ use super::callers::OPENINGS_MAX;
 use super::catalogue::LiveHunt;
 use super::known_players::{KNOWN_PLAYERS_MAX, KnownPlayers};
 use super::load::LoopLoad;
+use super::players::WAITED_FINDS_MAX;
 use super::problem::Problem;
 use super::waits::StoreWait;
 use crate::auth::{Keys, TokenCache, TokenError};
@@ -119,6 +120,8 @@ pub struct App {
     pub exports: Arc<Semaphore>,
     /// A turn for each player who is looked up while a poll that was waiting for it has been answered.
     pub openings: Arc<Semaphore>,
+    /// A turn for each find that has waited for the store.
+    pub waited_finds: Semaphore,
     /// What is told of single requests.
     pub telemetry: Telemetry,
     /// The latest finds, for the page of operators.
@@ -171,6 +174,7 @@ impl App {
             instance_id,
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             openings: Arc::new(Semaphore::new(OPENINGS_MAX)),
+            waited_finds: Semaphore::new(WAITED_FINDS_MAX),
             telemetry,
             latest_finds: LatestFinds::default(),
             settings: RwLock::new(Arc::new(settings)),

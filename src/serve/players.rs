@@ -30,6 +30,9 @@ pub const HISTORY_MAX: usize = 500;
 const HISTORY_DEFAULT: usize = 50;
 /// How long a find that the store could not take waits before it is tried again.
 const STORE_RETRY: Duration = Duration::from_millis(50);
+/// Finds that have waited for the store and are sent to it at a time: all of those that came while it was away at once would
+/// hold up everybody's polls.
+pub const WAITED_FINDS_MAX: usize = 32;
 /// The longest life of a token, in seconds: a year.
 pub const TTL_S_MAX: u64 = 365 * 24 * 3_600;
 const TTL_S_DEFAULT: u64 = 24 * 3_600;
@@ -186,10 +189,21 @@ async fn record_within(
 ) -> Result<(Recorded, History), Problem> {
     let deadline = tokio::time::Instant::now() + wait;
     let mut unsafe_so_far = None;
+    let mut has_waited = false;
     loop {
         let asked_in = app.hot().mirror.history();
-        let record = app.store.record(hunt, vec![find.clone()]);
-        let asked = tokio::time::timeout_at(deadline, app.ask(StoreCommand::Record, record)).await;
+        let record = async {
+            let _turn = match has_waited {
+                false => None,
+                true => {
+                    let _wait = StoreWait::begin("retry");
+                    app.waited_finds.acquire().await.ok()
+                }
+            };
+            let record = app.store.record(hunt, vec![find.clone()]);
+            app.ask(StoreCommand::Record, record).await
+        };
+        let asked = tokio::time::timeout_at(deadline, record).await;
         let error = match asked {
             Err(_) => {
                 // It did answer, earlier: that too few have the find.
@@ -215,6 +229,7 @@ async fn record_within(
         if !passes || next >= deadline || app.is_draining() {
             return Err(error.into());
         }
+        has_waited = true;
         // Only because the store cannot be reached: what is waited for is the store all the same.
         let _wait = StoreWait::begin("retry");
         tokio::time::sleep_until(next).await;
