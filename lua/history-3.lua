@@ -17,6 +17,7 @@ if at == '-' then
   if k ~= 0 and seq - seq % 32 >= before - 1 then at = k .. '-' .. j end
 end
 local reply, taken = {at}, 0
+local ms, counter = string.match(at, '^(%d+)-(%d+)$')
 for _ = 1, 256 do
   if at == '' or taken >= count then break end
   local entry = redis.call('XRANGE', KEYS[2], at, at)[1]
@@ -28,14 +29,14 @@ for _ = 1, 256 do
     taken = taken + 1
     reply[#reply + 1], reply[#reply + 2] = at, text
   end
-  local ms, counter = string.match(at, '^(%d+)-(%d+)$')
-  local skip_ms, skip_n = string.match(skip, '^(%d+):(%d+)$')
-  if skip_ms and seq - 32 >= before - 1 then
-    at = (ms - skip_ms) .. '-' .. (counter - skip_n)
-  elseif prev_ms == '-' then
+  if skip ~= '-' and seq - 32 >= before - 1 then
+    prev_ms, prev_n = string.match(skip, '^(%d+):(%d+)$')
+  end
+  if prev_ms == '-' then
     at = ''
   else
-    at = (ms - prev_ms) .. '-' .. (counter - prev_n)
+    ms, counter = ms - prev_ms, counter - prev_n
+    at = ms .. '-' .. counter
   end
 end
 reply[1] = at

@@ -26,6 +26,7 @@ pub mod hunts;
 pub mod json;
 pub mod known_players;
 pub mod load;
+mod missed;
 pub mod openapi;
 pub mod ops;
 mod ops_page;

@@ -29,7 +29,7 @@ pub struct PollAnswer {
     pub server_time: Millis,
     /// When to poll next, in milliseconds.
     pub next_poll_ms: u64,
-    /// The cursor named was of another history: all recent finds are shown.
+    /// The cursor named was of another history: the finds of the last window are shown, of a minute at least.
     #[schema(required = false)]
     pub reset: Option<bool>,
     /// More was missed than is shown: use the history.

@@ -9,6 +9,7 @@ use super::callers::Caller;
 use super::catalogue::LiveHunt;
 use super::cursor::{Cursor, since};
 use super::fields;
+use super::missed::{of_window, recent, without_missed};
 use super::poll_body::{Facts, Shown, write_body};
 use super::problem::Problem;
 use super::waits::WAITS;
@@ -426,8 +427,8 @@ async fn answer(
             without_missed(error, named, &mut cursor, &mut shown)?;
         }
         Some(named) if named.epoch != epoch || named.seq > wallet.seq => {
-            match recent(app, live, key, 0..wallet.seq, latest).await {
-                Ok((missed, _)) => {
+            match of_window(app, live, key, wallet.seq, latest).await {
+                Ok(missed) => {
                     shown.reset = true;
                     entries = missed;
                     shown.take(entries.iter());
@@ -500,47 +501,8 @@ async fn answer(
     })
 }
 
-/// When the store does not answer, what a client missed cannot be read: the balance is shown as it is known, with the
-/// client's own cursor, so that a later poll shows what was missed. The store may be back a moment later, or be said to be
-/// well a moment longer; that it did not answer this poll is enough.
-fn without_missed(
-    error: StoreError,
-    named: Cursor,
-    cursor: &mut Cursor,
-    shown: &mut Shown<'_>,
-) -> Result<(), StoreError> {
-    match error {
-        // Not safe, it is not read either: it may be lost yet.
-        StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::NotDurable(_) => {}
-        error => return Err(error),
-    }
-    shown.stale = true;
-    *cursor = named;
-    Ok(())
-}
-
 fn internal(error: impl std::fmt::Display) -> Problem {
     Problem::new(500, "internal_error", error.to_string())
-}
-
-/// The entries after `between.start` up to `between.end`, oldest first: the newest `limit` of them, and whether there
-/// are more. What the store has beyond the wallet in memory waits for the poll that knows it too.
-async fn recent(
-    app: &App,
-    live: &LiveHunt,
-    key: Key,
-    between: std::ops::Range<u64>,
-    limit: usize,
-) -> Result<(Vec<Entry>, bool), StoreError> {
-    let read = app
-        .store
-        .history(&live.hunt.spec.id, key.player, between.end + 1, limit + 1);
-    let mut entries = app.ask(StoreCommand::History, read).await?;
-    entries.retain(|entry| entry.seq > between.start);
-    let more = entries.len() > limit;
-    entries.truncate(limit);
-    entries.reverse();
-    Ok((entries, more))
 }
 
 #[cfg(test)]

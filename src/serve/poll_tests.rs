@@ -11,6 +11,7 @@ use crate::game::ids::{FindId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{NewFind, What};
 use crate::game::wallet::Wallet;
 use crate::store::Opening;
+use crate::store::clock::{ManualTime, SystemTimeSource, TimeSource};
 use crate::store::embedded::{EmbeddedStore, Options};
 use http_body_util::BodyExt;
 
@@ -24,8 +25,16 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::at(Arc::new(SystemTimeSource::default())).await
+    }
+
+    async fn at(time: Arc<dyn TimeSource>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(EmbeddedStore::open(Options::new(dir.path())).unwrap());
+        let options = Options {
+            time,
+            ..Options::new(dir.path())
+        };
+        let store = Arc::new(EmbeddedStore::open(options).unwrap());
         let document =
             r#"{"id":"h","name":"H","treasures":[{"id":"r","coins":3,"repeatable":true}]}"#;
         let document: HuntDocument = serde_json::from_str(document).unwrap();
@@ -71,6 +80,15 @@ impl World {
             .store
             .record(&self.live.hunt.spec.id, vec![(self.caller.player, new)]);
         assert!(record.await.unwrap().outcomes[0].is_ok());
+    }
+
+    async fn collect(&self, id: &str) {
+        self.find(id).await;
+        let credit = self
+            .app
+            .store
+            .credit(&self.live.hunt.spec.id, self.key().player);
+        assert_eq!(credit.await.unwrap().entries.len(), 1);
     }
 
     async fn wallet(&self) -> Wallet {
@@ -150,4 +168,38 @@ async fn what_another_poll_credits_after_this_one_looked_is_shown_all_the_same()
         (Some(9), 2),
         "{poll}"
     );
+}
+
+#[tokio::test]
+async fn a_reset_shows_the_last_window_whole_and_little_of_what_was_before() {
+    let time = Arc::new(ManualTime::new(1_800_000_000_000));
+    let world = World::at(time.clone()).await;
+    let reset = async || {
+        let poll = world.shown(9_999, world.wallet().await).await;
+        assert_eq!(poll["reset"], true, "{poll}");
+        let ids = poll["finds"].as_array().unwrap().iter();
+        let ids = ids.map(|find| find["id"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    for n in 0..30 {
+        world.collect(&format!("old{n}")).await;
+    }
+    // Past the hunt's window of five minutes.
+    time.advance(300_001);
+    let ids = reset().await;
+    assert_eq!(ids, ["old26", "old27", "old28", "old29"]);
+    let new: Vec<String> = (0..10).map(|n| format!("new{n}")).collect();
+    for id in &new {
+        world.collect(id).await;
+    }
+    let ids = reset().await;
+    assert!(ids.ends_with(&new), "{ids:?}");
+    assert!(ids.len() < 10 + 30, "{ids:?}");
+    // All of one window, however many pages it takes.
+    time.advance(300_001);
+    let many: Vec<String> = (0..50).map(|n| format!("many{n}")).collect();
+    for id in &many {
+        world.collect(id).await;
+    }
+    assert!(reset().await.ends_with(&many));
 }
