@@ -191,7 +191,6 @@ async fn record_within(
     let mut unsafe_so_far = None;
     let mut has_waited = false;
     loop {
-        let asked_in = app.hot().mirror.history();
         let record = async {
             let _turn = match has_waited {
                 false => None,
@@ -200,8 +199,11 @@ async fn record_within(
                     app.waited_finds.acquire().await.ok()
                 }
             };
+            // Not before its turn: wallets may be read anew while it waits.
+            let asked_in = app.hot().mirror.history();
             let record = app.store.record(hunt, vec![find.clone()]);
-            app.ask(StoreCommand::Record, record).await
+            let recorded = app.ask(StoreCommand::Record, record).await;
+            recorded.map(|recorded| (recorded, asked_in))
         };
         let asked = tokio::time::timeout_at(deadline, record).await;
         let error = match asked {
@@ -215,7 +217,7 @@ async fn record_within(
                     "the store did not answer in time: send the find again",
                 ));
             }
-            Ok(Ok(recorded)) => return Ok((recorded, asked_in)),
+            Ok(Ok(recorded)) => return Ok(recorded),
             Ok(Err(error)) => error,
         };
         let passes = matches!(
