@@ -92,6 +92,44 @@ fn while_lost_coins_may_come_back_the_balance_is_the_last_true_one_and_marked_st
 }
 
 #[test]
+fn a_cursor_of_before_is_shown_also_what_came_after_the_feeds_were_read_anew() {
+    let mut redis = Server::start();
+    let site = site(&redis, "1000");
+    site.open_h();
+    let mut ann = site.player("ann");
+    ann.find(&json!({"treasure": "a"})).is(201);
+    let first = ann.poll();
+    ann.find(&json!({"treasure": "b"})).is(201);
+    ann.poll();
+    let () = redis.run(&["SAVE"]);
+    lose(&mut redis, &site);
+    let ids = |poll: &Value| -> Vec<String> {
+        let finds = poll["finds"].as_array().unwrap();
+        let id = |find: &Value| find["id"].as_str().unwrap().to_owned();
+        finds.iter().map(id).collect()
+    };
+    wait("the recovery to be over", || {
+        ann.poll()["stale"] == Value::Null
+    });
+    let cursor = first["cursor"].as_str().unwrap();
+    assert_eq!(ids(&ann.since(cursor)), ["a", "b"]);
+    let mut expected = vec!["a".to_owned(), "b".to_owned()];
+    for nth in 0..12 {
+        let id = format!("again-{nth}");
+        ann.find(&json!({"treasure": "r", "id": id})).is(201);
+        ann.poll();
+        expected.push(id);
+        let poll = ann.since(cursor);
+        assert_eq!(poll["reset"], true);
+        assert_eq!(ids(&poll), expected);
+    }
+    // Of one who has nothing recent, all that there is.
+    let poll = site.player("ben").since(cursor);
+    assert_eq!((&poll["reset"], ids(&poll).len()), (&json!(true), 0));
+    site.verifies();
+}
+
+#[test]
 fn what_is_pending_during_a_recovery_is_shown_as_pending_and_credited_all_the_same() {
     let mut redis = Server::start();
     let site = site(&redis, "3000");

@@ -8,13 +8,12 @@ use crate::game::entry::Entry;
 use crate::metrics::StoreCommand;
 use crate::mirror::Key;
 use crate::store::StoreError;
+use crate::store::redis::RECENT_SPAN_MIN;
 use std::time::Duration;
 
 /// Entries that are looked up first for a cursor of another history; four times as many again while these do not reach back
 /// far enough. After a failover everybody names such a cursor, and each entry costs the new primary a look.
 const WINDOW_FIRST: usize = 8;
-/// How far back it goes at least: as far as what a failover took may be brought back.
-const WINDOW_MIN: Duration = Duration::from_secs(60);
 
 /// When the store does not answer, what a client missed cannot be read: the balance is shown as it is known, with the
 /// client's own cursor, so that a later poll shows what was missed. The store may be back a moment later, or be said to be
@@ -65,25 +64,38 @@ pub(super) async fn of_window(
     limit: usize,
 ) -> Result<Vec<Entry>, StoreError> {
     let spec = &live.hunt.spec;
-    let span = Duration::from_millis(spec.window_ms).max(WINDOW_MIN);
+    let span = Duration::from_millis(spec.window_ms).max(RECENT_SPAN_MIN);
     let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let since = app.store.now().saturating_sub(span);
+    let known = app.store.recent(&spec.id, key.player, since);
+    // Who is known to have had nothing lately has one entry, if that, to be looked up.
+    let mut page = match &known {
+        Some(known) if known.is_empty() => 1,
+        _ => WINDOW_FIRST,
+    };
+    let mut known = known.unwrap_or_default();
+    known.retain(|entry| entry.seq <= seq);
+    // Down to here, what came since is looked up.
+    let down_to = known.first().map_or(0, |newest| newest.seq);
     let mut entries: Vec<Entry> = Vec::new();
-    let (mut before, mut page) = (seq + 1, WINDOW_FIRST);
-    loop {
-        let asked = page.min(limit - entries.len());
+    let mut before = seq + 1;
+    while before > down_to + 1 && entries.len() < limit {
+        let missing = usize::try_from(before - down_to - 1).unwrap_or(usize::MAX);
+        let asked = page.min(limit - entries.len()).min(missing);
         let read = app.store.history(&spec.id, key.player, before, asked);
         let read = app.ask(StoreCommand::History, read).await?;
         let is_all = read.len() < asked;
         entries.extend(read);
         match entries.last() {
-            Some(oldest) if !is_all && entries.len() < limit && oldest.at >= since => {
+            Some(oldest) if !is_all && oldest.at >= since => {
                 before = oldest.seq;
                 page *= 4;
             }
             _ => break,
         }
     }
+    entries.extend(known);
+    entries.truncate(limit);
     entries.reverse();
     Ok(entries)
 }

@@ -323,6 +323,13 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Reply<Vec<Entry>>;
 
+    /// The entries of a history since `since`, newest first, as far as the store has them in memory: an unbroken row, to which
+    /// only later ones may be missing. `None` if it has not, which is nearly always. Those of a wallet may be shown that was
+    /// shown itself, up to its sequence number.
+    fn recent(&self, _hunt: &HuntId, _player: PlayerId, _since: Millis) -> Option<Vec<Entry>> {
+        None
+    }
+
     /// Credits what expired by a store outage with its window ending within `from..=to`. Asking again reinstates
     /// nothing twice. Large amounts are done in several steps; one that broke off is taken up by asking again.
     fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated>;

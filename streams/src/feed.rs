@@ -105,6 +105,25 @@ pub async fn read_range<C: Commands>(
     parse_entries(value).map_err(|error| Error::unexpected("XRANGE", error))
 }
 
+/// Up to `count` entries before `position`, which itself is not among them, and not before `from`: the last of them first.
+/// Empty if there is no such feed.
+pub async fn read_back<C: Commands>(
+    connection: &C,
+    key: &str,
+    position: EntryId,
+    from: EntryId,
+    count: usize,
+) -> Result<Vec<Entry>, Error> {
+    let mut cmd = redis::cmd("XREVRANGE");
+    cmd.arg(key)
+        .arg(format!("({position}"))
+        .arg(from)
+        .arg("COUNT")
+        .arg(count);
+    let value = connection.query(&cmd).await?;
+    parse_entries(value).map_err(|error| Error::unexpected("XREVRANGE", error))
+}
+
 /// How far the feed reaches; `None` if there is none.
 pub async fn extent<C: Commands>(connection: &C, key: &str) -> Result<Option<Extent>, Error> {
     let mut replies = connection.batch(Batch::new().cmd(xinfo(key))).await?;

@@ -11,6 +11,7 @@ mod redis_server;
 
 mod journal;
 mod model;
+mod recent;
 mod rules;
 
 use redis_server::{PATIENCE, Server};

@@ -13,7 +13,7 @@
 //! - [`entry`], [`feeds`], [`tail`]: entries of the feed, following it, and the feed for those who watch; [`state`]: a
 //!   partition's counters and sums.
 //! - [`turns`]: how many wallets are read at a time, so that one primary that is away holds up nobody else's.
-//! - [`replay`]: what a failover took is brought back.
+//! - [`replay`]: what a failover took is brought back. [`recent`]: the ends of the feeds, for those who ask anew after one.
 //! - [`house`]: expiry, forgetting, measuring. [`figures`]: what the server says of itself. [`audit`]: exports and audits.
 //!
 //! A partition may record its share of a hunt's 2^53 − 1 coins, as nothing outside it can be looked at in one step; one
@@ -34,6 +34,7 @@ mod jobs;
 mod options;
 mod players;
 mod reach;
+mod recent;
 mod replay;
 mod scripts;
 mod shared;
@@ -45,6 +46,7 @@ mod wallets;
 
 pub use fenced::Fenced;
 pub use options::{ConnectError, Durability, Info, Options, PENDING_FINDS_MAX, Time};
+pub use recent::{RECENT_ENTRIES_MAX, RECENT_KEPT, RECENT_SPAN_MIN};
 pub use replay::{Dropped, Kind as ReplayKind, ReplayCounts};
 pub use turns::RELOADS_AT_ONCE_MAX;
 
@@ -465,6 +467,13 @@ impl Store for RedisStore {
     ) -> Reply<Vec<Entry>> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
         Box::pin(async move { core.history(&hunt, player, before, limit).await })
+    }
+
+    fn recent(&self, hunt: &HuntId, player: PlayerId, since: Millis) -> Option<Vec<Entry>> {
+        let shared = &self.core.shared;
+        let hunt = shared.hunts.get(hunt)?;
+        let place = (&*hunt, shared.partition_of(player), player);
+        shared.recent.of(shared.epoch(), place, since)
     }
 
     fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated> {

@@ -1,5 +1,6 @@
 //! How to reach a store, and why it may be refused.
 
+use super::recent::{RECENT_ENTRIES_MAX, RECENT_KEPT};
 use crate::game::rules::Limits;
 use crate::store::clock::TimeSource;
 use std::path::PathBuf;
@@ -88,6 +89,10 @@ pub struct Options {
     pub measure_interval: Duration,
     /// How long after a failover nothing runs out, while instances bring back what it took.
     pub recovery: Duration,
+    /// The most entries of the feeds that are kept in memory after a failover, and for how long.
+    pub recent_entries_max: usize,
+    /// See `recent_entries_max`.
+    pub recent_kept: Duration,
     /// The most bytes that an instance keeps of what it executed, to bring it back after a failover.
     pub replay_bytes_max: usize,
     /// For how long it keeps it.
@@ -117,6 +122,8 @@ impl Default for Options {
             forget_interval: Duration::from_secs(60),
             measure_interval: Duration::from_secs(15),
             recovery: Duration::from_secs(2),
+            recent_entries_max: RECENT_ENTRIES_MAX,
+            recent_kept: RECENT_KEPT,
             replay_bytes_max: 64 << 20,
             replay_age_max: Duration::from_secs(60),
             journal_dir: None,

@@ -3,6 +3,7 @@
 use super::cache::HuntCache;
 use super::fenced::FencedCounts;
 use super::options::{Options, Time};
+use super::recent::Recent;
 use super::replay::Replay;
 use super::replay::journal::{Journal, Line};
 use super::scripts::Scripts;
@@ -107,6 +108,8 @@ pub(super) struct Shared {
     pub(super) feeds_heard_ms: Box<[AtomicU64]>,
     /// What this instance executed lately.
     pub(super) replay: Replay,
+    /// The ends of the feeds, after a failover.
+    pub(super) recent: Recent,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,6 +170,7 @@ impl Shared {
             tail_heard_ms: AtomicU64::new(0),
             feeds_heard_ms: (0..partitions).map(|_| AtomicU64::new(0)).collect(),
             replay,
+            recent: Recent::default(),
         }
     }
 

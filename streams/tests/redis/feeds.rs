@@ -58,6 +58,16 @@ async fn a_feed_is_read_from_a_position_and_by_time() {
     .await
     .unwrap();
     assert_eq!((window.len(), window[0].id), (10, id(50)));
+    for (before, from, count, expected) in [
+        (EntryId::MAX, id(1), 2, vec![id(100), id(99)]),
+        (id(41), id(39), 9, vec![id(40), id(39)]),
+        (id(41), id(41), 9, vec![]),
+    ] {
+        let read = feed::read_back(&connection, "feed", before, from, count);
+        let read = read.await.unwrap();
+        let ids: Vec<EntryId> = read.iter().map(|entry| entry.id).collect();
+        assert_eq!(ids, expected);
+    }
     assert_eq!(feed::last_id(&connection, "feed").await.unwrap(), id(100));
 }
 

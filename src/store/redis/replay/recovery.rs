@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const OFFERED_AT_ONCE: usize = 128;
 /// The pause before what had no answer, or could not be done yet, is offered again.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
+/// How long before the recovery's end the ends of the feeds are read: most of what comes back is there by then.
+const READ_RECENT_AHEAD: Duration = Duration::from_millis(300);
 /// For how long after the recovery what had no answer is still offered.
 const LATE: Duration = Duration::from_secs(30);
 
@@ -38,11 +40,16 @@ impl Core {
             "a recovery begins: what the store may have lost is offered"
         );
         let before = replay.counts().replayed;
-        let mut recovering = true;
+        let (mut recovering, mut has_read) = (true, false);
+        let reads_at = replay.recovery.saturating_sub(READ_RECENT_AHEAD);
         loop {
             let reached = self.offer_all(epoch).await;
             if self.shared.epoch() != epoch {
                 return true;
+            }
+            if reached && !has_read && began.elapsed() >= reads_at {
+                has_read = true;
+                self.read_recent(epoch).await;
             }
             let over = began.elapsed() >= replay.recovery;
             let open = lock(&replay.ring).open_count();
@@ -58,7 +65,8 @@ impl Core {
                 break;
             }
             let pause = if open == 0 {
-                replay.recovery.saturating_sub(began.elapsed())
+                let next = if has_read { replay.recovery } else { reads_at };
+                next.saturating_sub(began.elapsed())
             } else {
                 OFFER_AGAIN
             };

@@ -1,0 +1,175 @@
+//! The ends of the feeds, read in one go after a failover.
+//!
+//! Everybody names a cursor of before then, and is shown what happened lately. Looked up player by player, by the links of
+//! each entry to the one before, that costs Redis some 4 µs an entry; read as it lies in the feed, 0.25 µs.
+
+use super::cache::CachedHunt;
+use super::entry::{FeedEntry, Ledger, Told, parse};
+use super::shared::{Core, lock};
+use crate::game::Millis;
+use crate::game::entry::Entry;
+use crate::game::hunt::HuntState;
+use crate::game::ids::PlayerId;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use trove_streams::{EntryId, Partition, feed};
+
+/// The most entries that are kept, of all partitions together: some 50 MB, for as long as they are kept.
+pub const RECENT_ENTRIES_MAX: usize = 262_144;
+/// For how long they are kept: everybody has polled by then.
+pub const RECENT_KEPT: Duration = Duration::from_secs(15);
+/// How far back a cursor of before is shown what happened, where the hunt's window is shorter: as far as what a failover took
+/// may be brought back.
+pub const RECENT_SPAN_MIN: Duration = Duration::from_secs(60);
+/// How long reading them may take. Of partitions that were not read by then everything is looked up.
+const READ_MAX: Duration = Duration::from_millis(500);
+/// Entries that are read at a time: taking them apart holds the event loop half a millisecond.
+const ENTRIES_A_READ: usize = 256;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Recent(Mutex<Option<Kept>>);
+
+struct Kept {
+    epoch: u64,
+    until: Instant,
+    partitions: HashMap<Partition, Ends>,
+}
+
+/// The end of one partition's feed.
+struct Ends {
+    /// All entries since then are here.
+    since: Millis,
+    /// By hunt and player, newest first: an unbroken row of sequence numbers each.
+    wallets: HashMap<(u32, PlayerId), Vec<Ledger>>,
+}
+
+impl Recent {
+    /// Keeps what was read in `epoch`, in place of what was.
+    fn keep(&self, kept: Kept) {
+        let before = lock(&self.0).replace(kept);
+        discard(before);
+    }
+
+    /// The entries of a wallet since then, newest first, as far as they were there when the feed was read. `None`: not known.
+    pub(super) fn of(
+        &self,
+        epoch: u64,
+        (hunt, partition, player): (&CachedHunt, Partition, PlayerId),
+        since: Millis,
+    ) -> Option<Vec<Entry>> {
+        let mut kept = lock(&self.0);
+        let of = kept.as_ref()?;
+        if of.epoch != epoch || of.until < Instant::now() {
+            let before = kept.take();
+            drop(kept);
+            discard(before);
+            return None;
+        }
+        let ends = of.partitions.get(&partition)?;
+        if ends.since > since {
+            return None;
+        }
+        let Some(entries) = ends.wallets.get(&(hunt.hunt.number, player)) else {
+            return Some(Vec::new());
+        };
+        let since = entries.iter().take_while(|entry| entry.at >= since);
+        since.map(|entry| entry.named(hunt)).collect()
+    }
+}
+
+/// Lets go of so much elsewhere: it takes its time.
+fn discard(kept: Option<Kept>) {
+    if kept.is_some() {
+        drop(crate::blocking::spawn(move || drop(kept)));
+    }
+}
+
+impl Core {
+    /// Reads the ends of the feeds, as far back as the longest window of a hunt, and keeps them for a while.
+    pub(super) async fn read_recent(&self, epoch: u64) {
+        let began = Instant::now();
+        let span_min = u64::try_from(RECENT_SPAN_MIN.as_millis()).unwrap_or(u64::MAX);
+        let span = self.longest_window_ms().await.max(span_min);
+        let since = self.shared.clock.now().saturating_sub(span);
+        let all = self.shared.partitions();
+        let share = self.shared.options.recent_entries_max / all.len().max(1);
+        let mut partitions = HashMap::with_capacity(all.len());
+        for partition in all {
+            let read = self.ends(partition, since, share);
+            // One whose primary is away must not hold up the others.
+            match tokio::time::timeout_at((began + READ_MAX).into(), read).await {
+                Ok(Ok(ends)) => drop(partitions.insert(partition, ends)),
+                Ok(Err(error)) => tracing::debug!(%partition, %error, "the feed's end is not read"),
+                Err(_) => break,
+            }
+        }
+        let read = partitions.len();
+        tracing::debug!(epoch, partitions = read, took = ?began.elapsed(), "the feeds' ends are read");
+        self.shared.recent.keep(Kept {
+            epoch,
+            until: Instant::now() + self.shared.options.recent_kept,
+            partitions,
+        });
+    }
+
+    async fn longest_window_ms(&self) -> Millis {
+        let hunts = self.all_hunts().await.unwrap_or_default();
+        let played = hunts
+            .iter()
+            .filter(|hunt| hunt.hunt.operator != Some(HuntState::Archived));
+        played
+            .map(|hunt| hunt.hunt.spec.window_ms)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The entries of a partition's feed since then, the newest `entries_max` at most.
+    async fn ends(
+        &self,
+        partition: Partition,
+        since: Millis,
+        entries_max: usize,
+    ) -> Result<Ends, trove_streams::Error> {
+        let key = self.shared.keys.partition(partition).feed();
+        let mut ends = Ends {
+            since,
+            wallets: HashMap::new(),
+        };
+        let (mut before, mut left) = (EntryId::MAX, entries_max);
+        loop {
+            let count = ENTRIES_A_READ.min(left);
+            let from = EntryId::new(since, 0);
+            let read = feed::read_back(&self.commands, &key, before, from, count).await?;
+            self.shared.heard();
+            for entry in &read {
+                let text = entry
+                    .field("e")
+                    .and_then(|text| std::str::from_utf8(text).ok());
+                match parse(entry.id, text.unwrap_or_default()) {
+                    Ok(FeedEntry::Ledger(ledger)) => {
+                        let wallet = ends.wallets.entry((ledger.hunt, ledger.player));
+                        wallet.or_default().push(ledger);
+                    }
+                    Ok(FeedEntry::Other(Told::Hunt { .. } | Told::Erased { .. })) => {}
+                    Ok(FeedEntry::Other(_)) | Err(_) => {
+                        // Whosever it is, that wallet's row is broken here.
+                        ends.since = entry.id.ms + 1;
+                        return Ok(ends);
+                    }
+                }
+            }
+            left -= read.len();
+            match read.last() {
+                Some(last) if left == 0 => {
+                    // Others may have the same time.
+                    ends.since = last.id.ms + 1;
+                    return Ok(ends);
+                }
+                Some(last) if read.len() == count => before = last.id,
+                _ => return Ok(ends),
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The ends of the feeds, which are read in one go after a failover.
+
+use super::*;
+
+const ADA: PlayerId = PlayerId(7);
+const BEN: PlayerId = PlayerId(8);
+
+/// Finds with its credit, at times of their own: two entries each.
+async fn play(world: &World, store: &RedisStore, player: PlayerId, times: u32) {
+    for _ in 0..times {
+        world.advance(1_000);
+        let id = format!("{}", world.now());
+        find(store, player, with_id(&id)).await;
+        world.advance(1_000);
+        credit(store, player).await;
+    }
+}
+
+fn recent(store: &RedisStore, player: PlayerId, since: u64) -> Option<Vec<Entry>> {
+    store.recent(&hunt(), player, since)
+}
+
+/// The last of a history since then, newest first, as looked up.
+async fn looked_up(store: &RedisStore, player: PlayerId, since: u64) -> Vec<Entry> {
+    let mut entries = history(store, player).await;
+    entries.reverse();
+    entries.retain(|entry| entry.at >= since);
+    entries
+}
+
+async fn fail_over(world: &mut World, store: &RedisStore) {
+    let epoch = store.epoch();
+    world.save();
+    world.lose();
+    recovered(store, epoch).await;
+}
+
+#[tokio::test]
+async fn after_a_failover_the_last_window_of_every_history_is_in_memory() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    play(&world, &store, ADA, 300).await;
+    play(&world, &store, BEN, 1).await;
+    assert_eq!(recent(&store, ADA, world.now()), None, "nothing has failed");
+    fail_over(&mut world, &store).await;
+    // 602 entries, one a second, of which the last 300 are of this window.
+    let since = world.now() - WINDOW_MS + 10_000;
+    let known = recent(&store, ADA, since).unwrap();
+    assert!((280..300).contains(&known.len()), "{}", known.len());
+    assert_eq!(known, looked_up(&store, ADA, since).await);
+    assert_eq!(
+        recent(&store, BEN, since).unwrap(),
+        looked_up(&store, BEN, since).await
+    );
+    assert_eq!(recent(&store, PlayerId(9), since), Some(Vec::new()));
+    assert_eq!(recent(&store, ADA, START), None, "it goes no further back");
+    // What comes later is not among them, and what was is as it was.
+    play(&world, &store, ADA, 1).await;
+    assert_eq!(recent(&store, ADA, since), Some(known));
+    fail_over(&mut world, &store).await;
+    assert_eq!(
+        recent(&store, ADA, since).unwrap(),
+        looked_up(&store, ADA, since).await
+    );
+}
+
+#[tokio::test]
+async fn what_came_back_is_among_what_is_recent() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    play(&world, &store, ADA, 1).await;
+    world.save();
+    let epoch = store.epoch();
+    find(&store, ADA, of("a")).await;
+    assert_eq!(credit(&store, ADA).await.balance, 13);
+    world.lose();
+    recovered(&store, epoch).await;
+    assert_eq!(returned(&store, ReplayKind::Credit), 1);
+    let known = recent(&store, ADA, START).unwrap();
+    assert_eq!(known, looked_up(&store, ADA, START).await);
+    assert_eq!(known.iter().map(|entry| entry.seq).max(), Some(4));
+}
+
+#[tokio::test]
+async fn what_is_kept_of_the_feeds_is_bounded_and_kept_for_a_while_only() {
+    let mut world = World::new();
+    let options = Options {
+        // Three of each partition.
+        recent_entries_max: 12,
+        recent_kept: Duration::from_secs(3),
+        ..world.options()
+    };
+    let store = world.connect_with(options).await;
+    open_hunt(&store, "h").await;
+    play(&world, &store, ADA, 3).await;
+    fail_over(&mut world, &store).await;
+    let all = looked_up(&store, ADA, START).await;
+    assert_eq!(all.len(), 6);
+    let third = all[2].at;
+    assert_eq!(recent(&store, ADA, third), None);
+    assert_eq!(recent(&store, ADA, third + 1).unwrap(), all[..2]);
+    until("it is let go", async || {
+        recent(&store, ADA, third + 1).is_none().then_some(())
+    })
+    .await;
+}
