@@ -32,7 +32,7 @@ const HISTORY_DEFAULT: usize = 50;
 const STORE_RETRY: Duration = Duration::from_millis(50);
 /// Finds that have waited for the store and are sent to it at a time: all of those that came while it was away at once would
 /// hold up everybody's polls.
-pub const WAITED_FINDS_MAX: usize = 32;
+pub const WAITED_FINDS_MAX: usize = 8;
 /// The longest life of a token, in seconds: a year.
 pub const TTL_S_MAX: u64 = 365 * 24 * 3_600;
 const TTL_S_DEFAULT: u64 = 24 * 3_600;

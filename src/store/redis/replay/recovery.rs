@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 /// Items offered in one write, so that the new primary has turns for others in between.
 const OFFERED_AT_ONCE: usize = 128;
+/// The pause after each write in the first half of a recovery, in times that it took. What was lost comes back in time all the
+/// same, and polls do not wait for it.
+const OFFER_PAUSE: u32 = 2;
 /// The pause before what had no answer, or could not be done yet, is offered again.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 /// How long before the recovery's end the ends of the feeds are read: most of what comes back is there by then.
@@ -43,7 +46,7 @@ impl Core {
         let (mut recovering, mut has_read) = (true, false);
         let reads_at = replay.recovery.saturating_sub(READ_RECENT_AHEAD);
         loop {
-            let reached = self.offer_all(epoch).await;
+            let reached = self.offer_all(epoch, began).await;
             if self.shared.epoch() != epoch {
                 return true;
             }
@@ -107,14 +110,21 @@ impl Core {
         }
     }
 
-    /// Offers everything that has no answer yet. Says whether the store could be reached.
-    async fn offer_all(&self, epoch: u64) -> bool {
+    /// Offers everything that has no answer yet in a recovery that began then. Says whether the store could be reached.
+    async fn offer_all(&self, epoch: u64, began: Instant) -> bool {
         let replay = &self.shared.replay;
+        let pause = async |sent: Instant| {
+            if began.elapsed() < replay.recovery / 2 {
+                tokio::time::sleep(sent.elapsed() * OFFER_PAUSE).await;
+            }
+        };
         let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
         for part in names.chunks(OFFERED_AT_ONCE) {
+            let sent = Instant::now();
             if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
                 return false;
             }
+            pause(sent).await;
         }
         self.reach(epoch, Phase::Hunts);
         let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
@@ -138,9 +148,11 @@ impl Core {
         }
         let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
         for part in rest.chunks(OFFERED_AT_ONCE) {
+            let sent = Instant::now();
             if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
                 return false;
             }
+            pause(sent).await;
         }
         let adjustments = rest
             .iter()
