@@ -168,6 +168,10 @@ fn a_store_that_goes_again_before_wallets_are_read_anew_still_fails_no_poll() {
         player.find(&json!({"treasure": "a"})).is(201);
         assert_eq!(player.poll()["balance"], 5);
     }
+    let mut idle: Vec<_> = (0..5).map(|nth| site.player(&format!("q{nth}"))).collect();
+    for player in &mut idle {
+        player.poll();
+    }
     let () = redis.run(&["SAVE"]);
     let failovers = |site: &Site| {
         let text = site.ops().send(Ask::get("/metrics")).text();
@@ -183,13 +187,20 @@ fn a_store_that_goes_again_before_wallets_are_read_anew_still_fails_no_poll() {
             (&poll["balance"], &poll["stale"]),
             (&json!(5), &json!(true))
         );
-        // Its cursor is of no epoch: whoever names it is told all that is recent.
+    }
+    for player in &mut idle {
+        let poll = player.poll();
+        assert_eq!(poll["stale"], true);
+        // Of one of whom nothing is known the cursor is of no epoch: whoever names it is told all that is recent.
         assert!(poll["cursor"].as_str().unwrap().starts_with("0."), "{poll}");
     }
     redis.start_again();
     wait("the store to be up", || {
         store(&site) == "up" && players[0].poll()["stale"] == Value::Null
     });
+    for player in &mut idle {
+        assert_eq!(player.since("0.0")["reset"], true);
+    }
     for player in &mut players {
         let poll = player.since("0.2");
         assert_eq!(
@@ -214,13 +225,19 @@ fn after_a_failover_polls_do_not_wait_until_a_busy_store_has_told_everything_ane
     .store_at(&redis.url());
     site.start_again();
     site.open_h();
+    // Of those who have found something lately the store knows by heart what became of it; of others it has to be asked.
     let mut players: Vec<_> = (0..5).map(|nth| site.player(&format!("p{nth}"))).collect();
+    let mut idle: Vec<_> = (0..5).map(|nth| site.player(&format!("q{nth}"))).collect();
     let mut cursors = Vec::new();
     for player in &mut players {
         player.find(&json!({"treasure": "a"})).is(201);
         let poll = player.poll();
         assert_eq!(poll["balance"], 5);
         cursors.push(poll["cursor"].as_str().unwrap().to_owned());
+    }
+    let idle_cursor = idle[0].poll()["cursor"].as_str().unwrap().to_owned();
+    for player in &mut idle {
+        assert_eq!(player.poll()["cursor"], idle_cursor);
     }
     let () = redis.run(&["SAVE"]);
     redis.start_again();
@@ -230,17 +247,17 @@ fn after_a_failover_polls_do_not_wait_until_a_busy_store_has_told_everything_ane
     });
     redis.pause();
     let began = std::time::Instant::now();
-    for (player, cursor) in players.iter_mut().zip(&cursors) {
-        let poll = player.since(cursor);
+    for player in &mut idle {
+        let poll = player.since(&idle_cursor);
         assert_eq!(
             [&poll["balance"], &poll["stale"], &poll["cursor"]],
-            [&json!(5), &json!(true), &json!(cursor)]
+            [&json!(0), &json!(true), &json!(idle_cursor)]
         );
     }
     assert!(began.elapsed().as_secs() < 25, "{:?}", began.elapsed());
     // One that is held has time: it goes on to be held, and is answered with what is true.
-    let mut held = site.player("p0");
-    let ask = Ask::get(&format!("/treasure/h?since={}", cursors[0])).with("Prefer", "wait=20");
+    let mut held = site.player("q0");
+    let ask = Ask::get(&format!("/treasure/h?since={idle_cursor}")).with("Prefer", "wait=20");
     let held = std::thread::spawn(move || held.send(ask).json());
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(
@@ -251,13 +268,75 @@ fn after_a_failover_polls_do_not_wait_until_a_busy_store_has_told_everything_ane
     let answer = held.join().unwrap();
     assert_eq!(
         [&answer["balance"], &answer["reset"], &answer["stale"]],
-        [&json!(5), &json!(true), &Value::Null]
+        [&json!(0), &json!(true), &Value::Null]
     );
     for (player, cursor) in players.iter_mut().zip(&cursors) {
         wait("what is known to be of the new epoch", || {
             let poll = player.since(cursor);
             poll["stale"] == Value::Null && poll["reset"] == true && poll["balance"] == 5
         });
+    }
+    site.verifies();
+}
+
+#[test]
+fn who_has_found_something_lately_is_known_after_a_failover_without_asking_the_store() {
+    let mut redis = Server::start();
+    let mut site = Site::stopped(&[
+        ("poll.jitter", "0"),
+        ("store.recovery_ms", "500"),
+        ("store.connect_wait_ms", "30000"),
+        ("store.find_wait_ms", "60000"),
+        ("store.response_timeout_ms", "50000"),
+    ])
+    .store_at(&redis.url());
+    site.start_again();
+    site.open_h();
+    let mut players: Vec<_> = (0..5).map(|nth| site.player(&format!("p{nth}"))).collect();
+    let mut cursors = Vec::new();
+    // Who comes before the last entry of what is left of a history is known to the millisecond, in each partition for itself.
+    for nth in 0..200 {
+        let mut player = site.player(&format!("first-{nth}"));
+        player.find(&json!({"treasure": "a"})).is(201);
+    }
+    for player in &mut players {
+        player.find(&json!({"treasure": "a"})).is(201);
+        cursors.push(player.poll()["cursor"].as_str().unwrap().to_owned());
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    for nth in 0..200 {
+        let mut player = site.player(&format!("last-{nth}"));
+        player.find(&json!({"treasure": "a"})).is(201);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let () = redis.run(&["SAVE"]);
+    redis.start_again();
+    wait("every wallet to be void", || {
+        let text = site.ops().send(Ask::get("/metrics")).text();
+        series(&text, "trove_store_failovers_total") == 1
+    });
+    redis.pause();
+    for (player, cursor) in players.iter_mut().zip(&cursors) {
+        let poll = player.since(cursor);
+        assert_eq!(
+            [&poll["balance"], &poll["reset"], &poll["stale"]],
+            [&json!(5), &json!(true), &Value::Null],
+            "{poll}"
+        );
+        assert_eq!(poll["finds"][0]["id"], "a");
+        assert_ne!(poll["cursor"], json!(cursor));
+    }
+    redis.go_on();
+    // What happens to them is heard of, also from elsewhere.
+    let mut other = Site::stopped(&[("poll.jitter", "0")]).store_at(&redis.url());
+    other.start_again();
+    for nth in 0..5 {
+        let mut there = other.player(&format!("p{nth}"));
+        there.find(&json!({"treasure": "b"})).is(201);
+        assert_eq!(there.poll()["balance"], 12);
+    }
+    for player in &mut players {
+        wait("what happened elsewhere", || player.poll()["balance"] == 12);
     }
     site.verifies();
 }

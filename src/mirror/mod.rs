@@ -98,6 +98,12 @@ impl Mirror {
         self.slots.aged(key)
     }
 
+    /// Takes what a wallet from before the last reset is known to have become, as of a moment since which all changes are told
+    /// here: not if it was told to have changed, or was later before. Says whether it took it.
+    pub fn revive(&mut self, key: Key, wallet: Wallet) -> bool {
+        self.slots.revive(key, wallet)
+    }
+
     /// The wallet, if it is in memory, looked for where it was last: see [`Slots::get_at`].
     #[inline]
     pub fn get_at(&mut self, key: Key, place: &mut u32) -> Option<Wallet> {
@@ -133,11 +139,12 @@ impl Mirror {
     pub fn answered(&mut self, asked_in: History, key: Key, wallet: Wallet) {
         if self.history == asked_in {
             self.apply(key, wallet);
+        } else {
+            self.slots.doubt(key);
         }
     }
 
-    /// Takes a state of a wallet that is in memory, or is being read; of others it takes nothing. Wakes held polls when
-    /// it is news.
+    /// Takes a state of a wallet that is in memory, or is being read; of others it takes nothing. Wakes held polls when it is news.
     pub fn apply(&mut self, key: Key, wallet: Wallet) {
         if let Some(load) = self.loads.get_mut(&key)
             && load.later.is_none_or(|later| later.seq < wallet.seq)
@@ -223,10 +230,9 @@ impl Mirror {
     /// What a credit gave.
     pub fn credited(&mut self, key: Key, result: Result<Credited, StoreError>) {
         let Crediting { void, waiters } = self.credits.remove(&key).unwrap_or_default();
-        if let Ok(credited) = &result
-            && !void
-        {
-            self.apply(key, credited.wallet);
+        match &result {
+            Ok(credited) if !void => self.apply(key, credited.wallet),
+            _ => self.slots.doubt(key),
         }
         let result = result.map(Arc::new);
         for waiter in waiters {

@@ -25,6 +25,8 @@ struct Slot {
     wallet: Wallet,
     /// Whether it was used since the hand last passed.
     used: bool,
+    /// Whether something happened to it since it was put in that it does not show.
+    has_changed: bool,
     /// The generation in which it was put in.
     generation: u32,
 }
@@ -102,11 +104,41 @@ impl Slots {
             return false;
         };
         let slot = &mut self.slots[*index as usize];
-        let later = slot.generation == self.generation && wallet.seq > slot.wallet.seq;
+        if slot.generation != self.generation {
+            slot.has_changed = true;
+            return false;
+        }
+        let later = wallet.seq > slot.wallet.seq;
         if later {
             slot.wallet = wallet;
         }
         later
+    }
+
+    /// Takes what an [aged](Slots::aged) wallet is known to have become, unless it has been changed since, or was later. Says
+    /// whether it took it.
+    pub fn revive(&mut self, key: Key, wallet: Wallet) -> bool {
+        let Some(index) = self.by_key.get(&key) else {
+            return false;
+        };
+        let slot = &mut self.slots[*index as usize];
+        let takes = slot.generation != self.generation
+            && !slot.has_changed
+            && wallet.seq >= slot.wallet.seq;
+        if takes {
+            slot.wallet = wallet;
+            slot.generation = self.generation;
+            slot.used = true;
+            self.current += 1;
+        }
+        takes
+    }
+
+    /// Something is known to have happened to an [aged](Slots::aged) wallet.
+    pub fn doubt(&mut self, key: Key) {
+        if let Some(index) = self.by_key.get(&key) {
+            self.slots[*index as usize].has_changed = true;
+        }
     }
 
     /// Puts a wallet in; when full, in the place of one that was not used lately and that `keep` does not name.
@@ -115,6 +147,7 @@ impl Slots {
             key,
             wallet,
             used: true,
+            has_changed: false,
             generation: self.generation,
         };
         if let Some(index) = self.by_key.get(&key) {
@@ -283,6 +316,7 @@ mod tests {
             ..Wallet::default()
         };
         assert!(!slots.update(key(1), later), "it is of another history");
+        assert!(!slots.revive(key(1), later), "it has changed since");
         slots.insert(key(1), Wallet::default(), |_| false);
         assert_eq!(slots.get(key(1)), Some(Wallet::default()));
         assert_eq!((slots.aged(key(1)), slots.len()), (None, 1));

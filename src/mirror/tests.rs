@@ -210,3 +210,28 @@ fn one_credit_runs_for_all_who_ask() {
     assert_eq!(mirror.get(KEY), Some(at(7)));
     assert!(matches!(mirror.credit(KEY), Turn::Yours(_)));
 }
+
+#[test]
+fn a_wallet_of_before_is_known_again_unless_it_was_later_or_has_changed_since() {
+    let mut mirror = loaded(at(5));
+    assert!(!mirror.revive(KEY, at(6)), "it is known");
+    drop(mirror.reset());
+    assert!(!mirror.revive(KEY, at(4)), "5 may be of this history, too");
+    assert_eq!(
+        (mirror.get(KEY), mirror.from_before(KEY)),
+        (None, Some(at(5)))
+    );
+    assert!(mirror.revive(KEY, at(5)));
+    assert_eq!((mirror.get(KEY), mirror.len()), (Some(at(5)), 1));
+    drop(mirror.reset());
+    mirror.apply(KEY, at(7));
+    assert!(!mirror.revive(KEY, at(6)), "7 came after that");
+    assert_eq!(mirror.get(KEY), None);
+    let mut mirror = loaded(at(5));
+    let asked_in = mirror.history();
+    drop(mirror.reset());
+    mirror.answered(asked_in, KEY, at(6));
+    assert!(!mirror.revive(KEY, at(5)), "6 may have come after that");
+    let other = Key { hunt: 2, ..KEY };
+    assert!(!mirror.revive(other, at(1)));
+}

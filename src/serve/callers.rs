@@ -99,7 +99,14 @@ impl App {
         let forgotten = hot.forgotten();
         let (claims, before) = match hot.tokens.get(token.as_bytes(), now) {
             Some(entry) => {
-                if let Some(seen) = entry.slot.filter(|seen| seen.as_of == forgotten) {
+                let vouched =
+                    |seen: &Seen| !self.is_recovering() && self.store.vouches_for(seen.player);
+                if let Some(seen) = entry
+                    .slot
+                    .as_mut()
+                    .filter(|seen| seen.as_of == forgotten || vouched(seen))
+                {
+                    seen.as_of = forgotten;
                     return Ok(Recognised::Known(Caller {
                         name: entry.claims.player.clone(),
                         player: seen.player,

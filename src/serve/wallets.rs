@@ -48,6 +48,9 @@ impl App {
             return Ok(Sighting::sure(wallet, epoch));
         }
         let is_known = self.hot().mirror.from_before(key).is_some();
+        if is_known && let Some(wallet) = self.known_again(key) {
+            return Ok(Sighting::sure(wallet, epoch));
+        }
         let read = self.read_wallet(live, key);
         let read = if let Some(until) = until.filter(|_| is_known) {
             // After a failover all wallets are read anew at about the same time. Who was known before does not wait for
@@ -71,6 +74,16 @@ impl App {
             }),
             Err(error) => self.wallet_of_before(key).ok_or(error),
         }
+    }
+
+    /// What a wallet from before a failover is now, if the store knows that by heart. One that has changed since the store looked
+    /// is not taken: it was told of, before all was void or since.
+    fn known_again(&self, key: Key) -> Option<Wallet> {
+        if self.is_recovering() {
+            return None;
+        }
+        let wallet = self.store.recent_wallet(key.hunt, key.player)?;
+        self.hot().mirror.revive(key, wallet).then_some(wallet)
     }
 
     /// Until when a poll that begins now waits for what the store has to tell, where it can be answered without.

@@ -330,6 +330,17 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// A wallet as it is, if the store has it in memory and tells of all its changes since, which is so for a while after a
+    /// failover for those that changed lately.
+    fn recent_wallet(&self, _hunt: u32, _player: PlayerId) -> Option<Wallet> {
+        None
+    }
+
+    /// Whether the store knows, without being asked, that a name which had this number before a failover still has it.
+    fn vouches_for(&self, _player: PlayerId) -> bool {
+        false
+    }
+
     /// Credits what expired by a store outage with its window ending within `from..=to`. Asking again reinstates
     /// nothing twice. Large amounts are done in several steps; one that broke off is taken up by asking again.
     fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated>;

@@ -476,6 +476,18 @@ impl Store for RedisStore {
         shared.recent.of(shared.epoch(), place, since)
     }
 
+    fn recent_wallet(&self, hunt: u32, player: PlayerId) -> Option<Wallet> {
+        let shared = &self.core.shared;
+        let place = (hunt, shared.partition_of(player), player);
+        shared.recent.wallet(Store::epoch(self), place)
+    }
+
+    fn vouches_for(&self, player: PlayerId) -> bool {
+        let shared = &self.core.shared;
+        let partition = shared.partition_of(player);
+        shared.recent.vouches(Store::epoch(self), partition, player)
+    }
+
     fn reinstate(&self, hunt: &HuntId, from: Millis, to: Millis) -> Reply<Reinstated> {
         let (core, hunt) = (self.core.clone(), hunt.clone());
         self.start(async move { core.reinstate(&hunt, from, to).await })

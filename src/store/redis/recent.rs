@@ -1,7 +1,12 @@
 //! The ends of the feeds, read in one go after a failover.
 //!
 //! Everybody names a cursor of before then, and is shown what happened lately. Looked up player by player, by the links of
-//! each entry to the one before, that costs Redis some 4 µs an entry; read as it lies in the feed, 0.25 µs.
+//! each entry to the one before, that costs Redis some 4 µs an entry; read as it lies in the feed, 0.25 µs. And who has an entry
+//! there is known: the wallet is the one after the newest, the name still has that number.
+//!
+//! A wallet is known only if this instance learns of all that happens to it after the feed was read: its feed has to go on
+//! from where this instance was. That is said by [`super::tail`] when it tells that all is void, and taken back when a feed
+//! turns out to be broken.
 
 use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Ledger, Told, parse};
@@ -10,7 +15,8 @@ use crate::game::Millis;
 use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
 use crate::game::ids::PlayerId;
-use std::collections::HashMap;
+use crate::game::wallet::Wallet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use trove_streams::{EntryId, Partition, feed};
@@ -43,6 +49,17 @@ struct Ends {
     since: Millis,
     /// By hunt and player, newest first: an unbroken row of sequence numbers each.
     wallets: HashMap<(u32, PlayerId), Vec<Ledger>>,
+    /// Who has an entry here from before the epoch, and was not erased since. One from after it could be of a number that the
+    /// name no longer has.
+    players: HashSet<PlayerId>,
+    /// Erased by an entry here.
+    erased: HashSet<PlayerId>,
+    /// Whether it is as durable as the store promises.
+    is_covered: bool,
+    /// Whether the feed goes on from where this instance was.
+    goes_on: bool,
+    /// Whether the numbers that this instance knew were of the epoch before.
+    vouches: bool,
 }
 
 impl Recent {
@@ -50,6 +67,67 @@ impl Recent {
     fn keep(&self, kept: Kept) {
         let before = lock(&self.0).replace(kept);
         discard(before);
+    }
+
+    /// All that was told before is void, and feeds are followed on from here: of which partitions, and whether what was told
+    /// before was of the epoch before this one.
+    pub(super) fn follows(&self, epoch: u64, follows: impl Fn(Partition) -> (bool, bool)) {
+        if let Some(kept) = lock(&self.0).as_mut().filter(|kept| kept.epoch == epoch) {
+            for (partition, ends) in &mut kept.partitions {
+                (ends.goes_on, ends.vouches) = follows(*partition);
+            }
+        }
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget(&self) {
+        discard(lock(&self.0).take());
+    }
+
+    /// A feed does not go on from where this instance was.
+    pub(super) fn broke(&self, partition: Partition) {
+        let mut kept = lock(&self.0);
+        if let Some(ends) = kept
+            .as_mut()
+            .and_then(|kept| kept.partitions.get_mut(&partition))
+        {
+            ends.goes_on = false;
+        }
+    }
+
+    fn known<T>(
+        &self,
+        epoch: u64,
+        partition: Partition,
+        look: impl FnOnce(&Ends) -> Option<T>,
+    ) -> Option<T> {
+        let kept = lock(&self.0);
+        let kept = kept.as_ref().filter(|kept| kept.epoch == epoch)?;
+        let ends = kept.partitions.get(&partition)?;
+        if ends.is_covered && ends.goes_on && Instant::now() < kept.until {
+            look(ends)
+        } else {
+            None
+        }
+    }
+
+    /// The wallet, if it is known and has changed lately: as of when its feed was read.
+    pub(super) fn wallet(
+        &self,
+        epoch: u64,
+        (hunt, partition, player): (u32, Partition, PlayerId),
+    ) -> Option<Wallet> {
+        self.known(epoch, partition, |ends| {
+            let newest = ends.wallets.get(&(hunt, player))?.first()?;
+            Some(newest.wallet)
+        })
+    }
+
+    /// Whether the player is known to be who it was in the epoch before: a name gets its number before the first entry, so a
+    /// history that has kept the entry has the name too.
+    pub(super) fn vouches(&self, epoch: u64, partition: Partition, player: PlayerId) -> bool {
+        let known = |ends: &Ends| (ends.vouches && ends.players.contains(&player)).then_some(());
+        self.known(epoch, partition, known).is_some()
     }
 
     /// The entries of a wallet since then, newest first, as far as they were there when the feed was read. `None`: not known.
@@ -96,7 +174,13 @@ impl Core {
         let all = self.shared.partitions();
         let share = self.shared.options.recent_entries_max / all.len().max(1);
         let mut partitions = HashMap::with_capacity(all.len());
-        for partition in all {
+        let keys: Vec<String> = all
+            .iter()
+            .map(|partition| self.shared.keys.partition(*partition).feed())
+            .collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let sent = self.sending(keys.iter().copied());
+        for partition in all.iter().copied() {
             let read = self.ends(partition, since, share);
             // One whose primary is away must not hold up the others.
             match tokio::time::timeout_at((began + READ_MAX).into(), read).await {
@@ -106,6 +190,11 @@ impl Core {
             }
         }
         let read = partitions.len();
+        for (partition, covered) in all.iter().zip(self.covered(&keys, &sent).await) {
+            if let Some(ends) = partitions.get_mut(partition) {
+                ends.is_covered = covered.is_ok();
+            }
+        }
         tracing::debug!(epoch, partitions = read, took = ?began.elapsed(), "the feeds' ends are read");
         self.shared.recent.keep(Kept {
             epoch,
@@ -136,7 +225,13 @@ impl Core {
         let mut ends = Ends {
             since,
             wallets: HashMap::new(),
+            players: HashSet::new(),
+            erased: HashSet::new(),
+            is_covered: false,
+            goes_on: false,
+            vouches: false,
         };
+        let cut = self.shared.replay.cut(usize::from(partition.index()));
         let (mut before, mut left) = (EntryId::MAX, entries_max);
         loop {
             let count = ENTRIES_A_READ.min(left);
@@ -149,10 +244,16 @@ impl Core {
                     .and_then(|text| std::str::from_utf8(text).ok());
                 match parse(entry.id, text.unwrap_or_default()) {
                     Ok(FeedEntry::Ledger(ledger)) => {
+                        if entry.id.ms < cut.ms && !ends.erased.contains(&ledger.player) {
+                            ends.players.insert(ledger.player);
+                        }
                         let wallet = ends.wallets.entry((ledger.hunt, ledger.player));
                         wallet.or_default().push(ledger);
                     }
-                    Ok(FeedEntry::Other(Told::Hunt { .. } | Told::Erased { .. })) => {}
+                    Ok(FeedEntry::Other(Told::Erased { player })) => {
+                        ends.erased.insert(player);
+                    }
+                    Ok(FeedEntry::Other(Told::Hunt { .. })) => {}
                     Ok(FeedEntry::Other(_)) | Err(_) => {
                         // Whosever it is, that wallet's row is broken here.
                         ends.since = entry.id.ms + 1;

@@ -133,7 +133,9 @@ impl Follower {
             let shared = &self.core.shared;
             let mut out = Vec::new();
             let recovering = shared.replay.is_recovering();
+            let mut told_before = None;
             if !recovering && self.tells_epoch() {
+                told_before = Some(self.epoch);
                 self.epoch = self.core.shared.epoch();
                 self.core
                     .shared
@@ -144,6 +146,9 @@ impl Follower {
             }
             self.take(events, &mut out).await;
             if !recovering {
+                if let Some(before) = told_before {
+                    self.note_followed(before);
+                }
                 self.mend(&mut out).await;
             }
             if out.is_empty() {
@@ -154,6 +159,19 @@ impl Follower {
             }
             tokio::time::sleep(gather).await;
         }
+    }
+
+    /// A new epoch is told, after this one: notes of which partitions what was read before can be relied on.
+    fn note_followed(&self, before: u64) {
+        let shared = &self.core.shared;
+        let is_broken = |partition| {
+            let mut broken = self.broken.iter();
+            broken.any(|feed| self.partitions[*feed] == partition)
+        };
+        shared.recent.follows(self.epoch, |partition| {
+            let cut = shared.replay.cut(usize::from(partition.index()));
+            (!is_broken(partition), cut.of == before)
+        });
     }
 
     /// Notes when each partition's feed was last heard, and so the one that has been silent for longest.
@@ -313,12 +331,14 @@ impl Follower {
                         // Whatever it is about: what was derived from the feed may be wrong from here on.
                         Err(_) => {
                             tracing::warn!(id = %entry.id, text, "an entry of the feed is not understood");
+                            self.core.shared.recent.forget();
                             out.push(FeedEvent::Reset { epoch: self.epoch });
                         }
                     }
                 }
                 Event::Broken { feed, how } => {
                     tracing::warn!(partition = %self.partitions[feed], ?how, "the feed does not go on from here");
+                    self.core.shared.recent.broke(self.partitions[feed]);
                     self.broken.push(feed);
                 }
             }
