@@ -24,7 +24,7 @@ use trove::game::rules::{NewFind, What};
 use trove::game::wallet::Wallet;
 use trove::store::clock::ManualTime;
 use trove::store::redis::{Dropped, Options, RedisStore, ReplayKind, Time};
-use trove::store::{Erased, Health, Opening, RecordOutcome, Store, StoreError};
+use trove::store::{Erased, FeedEvent, Health, Opening, RecordOutcome, Store, StoreError};
 
 pub(crate) const WINDOW_MS: u64 = 300_000;
 const START: u64 = 1_800_000_000_000;

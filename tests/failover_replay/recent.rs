@@ -106,3 +106,80 @@ async fn what_is_kept_of_the_feeds_is_bounded_and_kept_for_a_while_only() {
     })
     .await;
 }
+
+/// Follows the store's feed; gives what can be awaited until all is void.
+fn follow(store: &RedisStore) -> tokio::sync::mpsc::UnboundedReceiver<u64> {
+    let mut feed = store.feed().unwrap();
+    let (resets, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(events) = feed.recv().await {
+            for event in events {
+                if let FeedEvent::Reset { epoch } = event {
+                    let _ = resets.send(epoch);
+                }
+            }
+        }
+    });
+    told
+}
+
+#[tokio::test]
+async fn whose_feed_goes_on_is_known_by_the_wallet_after_the_last_entry() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    let mut told = follow(&store);
+    let ada = open(&store, "ada", START).await.unwrap();
+    let ben = open(&store, "ben", START).await.unwrap();
+    play(&world, &store, ada, 2).await;
+    play(&world, &store, ben, 1).await;
+    find(&store, ada, of("a")).await;
+    // What came before the last entry that is left was before the epoch. Each partition has one.
+    world.advance(1_000);
+    for number in 100..200 {
+        find(&store, PlayerId(number), of("a")).await;
+    }
+    assert_eq!(store.recent_wallet(1, ada), None);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    fail_over(&mut world, &store).await;
+    assert_eq!(told.recv().await, Some(store.epoch()));
+    for player in [ada, ben] {
+        let known = store.recent_wallet(1, player);
+        assert_eq!(known, Some(wallet(&store, player).await));
+        assert!(store.vouches_for(player));
+    }
+    assert_eq!(store.recent_wallet(1, ada).unwrap().pending_finds, 1);
+    assert_eq!(store.recent_wallet(2, ada), None);
+    let nobody = PlayerId(9);
+    assert_eq!(store.recent_wallet(1, nobody), None);
+    assert!(!store.vouches_for(nobody));
+}
+
+#[tokio::test]
+async fn whose_feed_was_cut_is_not_known_and_an_erased_player_neither() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    let mut told = follow(&store);
+    let ada = open(&store, "ada", START).await.unwrap();
+    play(&world, &store, ada, 2).await;
+    let name = PlayerName::new("eve").unwrap();
+    let eve = open(&store, "eve", START).await.unwrap();
+    play(&world, &store, eve, 1).await;
+    store.erase(&name).await.unwrap();
+    for number in 100..200 {
+        find(&store, PlayerId(number), of("a")).await;
+    }
+    world.save();
+    let epoch = store.epoch();
+    play(&world, &store, ada, 1).await;
+    // The feed has told of it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.lose();
+    recovered(&store, epoch).await;
+    assert_eq!(told.recv().await, Some(store.epoch()));
+    assert_eq!(store.recent_wallet(1, ada), None);
+    assert!(!store.vouches_for(ada));
+    assert!(!store.vouches_for(eve));
+    assert_eq!(credit(&store, ada).await.balance, 9);
+}

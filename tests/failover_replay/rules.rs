@@ -225,9 +225,7 @@ async fn what_was_erased_stays_erased() {
     // The other's ring is purged by what the feed tells.
     let told = async {
         while let Some(events) = feed.recv().await {
-            let erased = |event: &trove::store::FeedEvent| {
-                matches!(event, trove::store::FeedEvent::Erased { .. })
-            };
+            let erased = |event: &FeedEvent| matches!(event, FeedEvent::Erased { .. });
             if events.iter().any(erased) {
                 return;
             }

@@ -427,7 +427,12 @@ impl Engine {
     pub(super) fn next(&mut self, number: u32, now_us: u64) {
         // What waits does so for the first connection.
         while self.user(number).exchange.is_none() && !self.user(number).is_aside {
-            let Some(request) = self.user(number).waiting.pop_front() else {
+            let waiting = &mut self.user(number).waiting;
+            let Some(request) = waiting.pop_front() else {
+                // What a stampede or a stall took is not kept for every user.
+                if waiting.capacity() > super::user::WAITING_KEPT {
+                    waiting.shrink_to(super::user::WAITING_KEPT);
+                }
                 return;
             };
             self.open.waiting[request.kind as usize] -= 1;

@@ -19,6 +19,9 @@ use std::collections::VecDeque;
 /// The most requests that wait for one user's connection.
 pub const WAITING_MAX: usize = 256;
 
+/// Places of those that are kept for a user when none waits.
+pub const WAITING_KEPT: usize = 4;
+
 /// A request that is due.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiting {

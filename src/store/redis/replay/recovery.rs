@@ -15,8 +15,9 @@ const OFFERED_AT_ONCE: usize = 128;
 const OFFER_PAUSE: u32 = 2;
 /// The pause before what had no answer, or could not be done yet, is offered again.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
-/// How long before the recovery's end the ends of the feeds are read: most of what comes back is there by then.
-const READ_RECENT_AHEAD: Duration = Duration::from_millis(300);
+/// How long before the recovery's end the ends of the feeds are read: most of what comes back is there by then, and there is
+/// time to do it by and by.
+const READ_RECENT_AHEAD: Duration = Duration::from_secs(1);
 /// For how long after the recovery what had no answer is still offered.
 const LATE: Duration = Duration::from_secs(30);
 
@@ -52,7 +53,7 @@ impl Core {
             }
             if reached && !has_read && began.elapsed() >= reads_at {
                 has_read = true;
-                self.read_recent(epoch).await;
+                self.read_recent(epoch, began + replay.recovery).await;
             }
             let over = began.elapsed() >= replay.recovery;
             let open = lock(&replay.ring).open_count();
