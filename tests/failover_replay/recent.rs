@@ -156,30 +156,52 @@ async fn whose_feed_goes_on_is_known_by_the_wallet_after_the_last_entry() {
 }
 
 #[tokio::test]
-async fn whose_feed_was_cut_is_not_known_and_an_erased_player_neither() {
+async fn whose_feed_was_cut_is_known_by_what_is_left_of_it_and_all_that_came_since_is_told() {
     let mut world = World::new();
     let store = world.connect().await;
     open_hunt(&store, "h").await;
-    let mut told = follow(&store);
+    let mut feed = store.feed().unwrap();
     let ada = open(&store, "ada", START).await.unwrap();
     play(&world, &store, ada, 2).await;
     let name = PlayerName::new("eve").unwrap();
     let eve = open(&store, "eve", START).await.unwrap();
     play(&world, &store, eve, 1).await;
     store.erase(&name).await.unwrap();
+    world.advance(1_000);
     for number in 100..200 {
         find(&store, PlayerId(number), of("a")).await;
     }
     world.save();
     let epoch = store.epoch();
     play(&world, &store, ada, 1).await;
-    // The feed has told of it.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let lost = wallet(&store, ada).await;
+    // The feed has told of it, so it does not go on from there.
+    let told = async |feed: &mut tokio::sync::mpsc::Receiver<Vec<FeedEvent>>,
+                      is: &dyn Fn(&FeedEvent) -> bool| {
+        let patience = tokio::time::timeout(PATIENCE, async {
+            while !feed.recv().await.unwrap().iter().any(is) {}
+        });
+        patience.await.unwrap();
+    };
+    let shows = |seq: u64| {
+        move |event: &FeedEvent| {
+            matches!(event, FeedEvent::Wallet { player, wallet, .. }
+                if *player == ada && wallet.seq == seq)
+        }
+    };
+    told(&mut feed, &shows(lost.seq)).await;
     world.lose();
-    recovered(&store, epoch).await;
-    assert_eq!(told.recv().await, Some(store.epoch()));
-    assert_eq!(store.recent_wallet(1, ada), None);
-    assert!(!store.vouches_for(ada));
+    told(
+        &mut feed,
+        &|event| matches!(event, FeedEvent::Reset { epoch: of } if *of > epoch),
+    )
+    .await;
+    // It came back before the feed was read.
+    let back = wallet(&store, ada).await;
+    assert_eq!((back.balance, back.seq), (lost.balance, lost.seq));
+    assert_eq!(store.recent_wallet(1, ada), Some(back));
+    assert!(store.vouches_for(ada));
     assert!(!store.vouches_for(eve));
-    assert_eq!(credit(&store, ada).await.balance, 9);
+    play(&world, &store, ada, 1).await;
+    told(&mut feed, &shows(back.seq + 2)).await;
 }

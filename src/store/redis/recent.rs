@@ -5,8 +5,8 @@
 //! there is known: the wallet is the one after the newest, the name still has that number.
 //!
 //! A wallet is known only if this instance learns of all that happens to it after the feed was read: its feed has to go on
-//! from where this instance was. That is said by [`super::tail`] when it tells that all is void, and taken back when a feed
-//! turns out to be broken.
+//! from where this instance was, or is followed from where the reading ended. That is said by [`super::tail`] when it tells that
+//! all is void, and taken back when a feed turns out to be broken.
 
 use super::cache::CachedHunt;
 use super::entry::{FeedEntry, Ledger, Told, parse};
@@ -50,6 +50,8 @@ struct Kept {
 struct Ends {
     /// All entries since then are here.
     since: Millis,
+    /// The last entry that is.
+    to: Option<EntryId>,
     /// By hunt and player, newest first: an unbroken row of sequence numbers each.
     wallets: HashMap<(u32, PlayerId), Vec<Ledger>>,
     /// Who has an entry here from before the epoch, and was not erased since. One from after it could be of a number that the
@@ -100,6 +102,20 @@ impl Recent {
             .and_then(|kept| kept.partitions.get_mut(&partition))
         {
             ends.goes_on = false;
+        }
+    }
+
+    /// Where a broken feed can be followed from on, so that nothing is missed that happens after it was read.
+    pub(super) fn end(&self, epoch: u64, partition: Partition) -> Option<EntryId> {
+        self.look(epoch, partition, |ends| ends.to)
+    }
+
+    /// A broken feed is followed from its [end](Self::end).
+    pub(super) fn mended(&self, epoch: u64, partition: Partition) {
+        let mut kept = lock(&self.0);
+        let of = kept.as_mut().filter(|kept| kept.epoch == epoch);
+        if let Some(ends) = of.and_then(|kept| kept.partitions.get_mut(&partition)) {
+            ends.goes_on = true;
         }
     }
 
@@ -243,6 +259,7 @@ impl Core {
         let key = self.shared.keys.partition(partition).feed();
         let mut ends = Ends {
             since,
+            to: None,
             wallets: HashMap::new(),
             players: HashSet::new(),
             erased: HashSet::new(),
@@ -281,6 +298,7 @@ impl Core {
                     }
                 }
             }
+            ends.to = ends.to.or_else(|| read.first().map(|entry| entry.id));
             left -= read.len();
             let pause = asked.elapsed() * READ_PAUSE;
             if asked + pause < calm_until {

@@ -404,8 +404,15 @@ impl Follower {
         if self.core.shared.replay.is_recovering() {
             return;
         }
-        let mut mended = Vec::new();
+        let shared = self.core.shared.clone();
+        let epoch = shared.epoch();
+        let (mut mended, mut known) = (Vec::new(), Vec::new());
         for feed in &self.broken {
+            if let Some(end) = shared.recent.end(epoch, self.partitions[*feed]) {
+                mended.push((*feed, end));
+                known.push(self.partitions[*feed]);
+                continue;
+            }
             match self.position(self.partitions[*feed]).await {
                 Ok(position) => mended.push((*feed, position)),
                 // The store is away, or another one; tried again after the next read.
@@ -424,6 +431,11 @@ impl Follower {
         out.push(FeedEvent::Reset { epoch: self.epoch });
         for (feed, position) in mended {
             self.tail.resume(feed, position);
+        }
+        for partition in known {
+            if self.epoch == epoch {
+                shared.recent.mended(epoch, partition);
+            }
         }
         self.broken.clear();
         if let Ok(hunts) = self.core.all_hunts().await {
