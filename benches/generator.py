@@ -5,7 +5,7 @@
 
 Starts `trove serve` with a new embedded store on one core and drives polls from the other, round after round, with 64 and
 with 10,000 connections: wrk as fast as it gets answers, the generator by its own schedule at three quarters of the rate that
-wrk reached, with every answer checked. Prints microseconds of CPU (user + system) a request of both, their ratio, and the
+wrk reached (`--share`), with every answer checked. Prints microseconds of CPU (user + system) a request of both, their ratio, and the
 generator's memory a user. A round in which the generator was behind its schedule by more than 20 ms is marked. Needs wrk.
 """
 import argparse
@@ -137,6 +137,7 @@ def main():
     parser.add_argument("--connections", type=int, nargs="+", default=[64, USERS])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--share", type=float, default=0.75, help="of wrk's rate that the generator drives")
     parser.add_argument("--trove", type=Path, default=TROVE, help="the server to drive")
     args = parser.parse_args()
     if not shutil.which("wrk"):
@@ -154,7 +155,7 @@ def main():
             ratios = []
             for nth in range(args.rounds + 1):              # the first round warms up and is dropped
                 wrk_us, rate = with_wrk(folder, port, connections, args.seconds)
-                own_us, sent, answered, behind_us, memory = with_generator(folder, port, connections, args.seconds, rate * 0.75)
+                own_us, sent, answered, behind_us, memory = with_generator(folder, port, connections, args.seconds, rate * args.share)
                 if nth:
                     ratios.append(own_us / wrk_us)
                     late = f", BEHIND by {behind_us / 1000:.1f} ms" if behind_us > 20_000 else ""
