@@ -235,7 +235,7 @@ async fn record_within(
         // Only because the store cannot be reached: what is waited for is the store all the same.
         let _wait = StoreWait::begin("retry");
         tokio::time::sleep_until(next).await;
-        while app.store.is_down() && !app.is_draining() {
+        while app.store.is_down_for(find.0) && !app.is_draining() {
             let next = tokio::time::Instant::now() + STORE_RETRY;
             if next >= deadline {
                 break;
