@@ -118,7 +118,7 @@ impl Default for Options {
             durability_wait: Duration::from_millis(1_000),
             feed_block: Duration::from_millis(100),
             feed_gather: Duration::from_millis(20),
-            sweep_interval: Duration::from_secs(1),
+            sweep_interval: Duration::from_secs(4),
             forget_interval: Duration::from_secs(60),
             measure_interval: Duration::from_secs(15),
             recovery: Duration::from_secs(2),
