@@ -316,7 +316,7 @@ impl Player {
         if !same_poll && let Some((at, first)) = self.poll.take() {
             for row in self.pending.values_mut() {
                 let creditable = row.found_at <= at && at <= row.expires_at;
-                if row.seq < first && creditable && row.passed_over_at == 0 {
+                if row.seq < first && creditable {
                     row.passed_over_at = at;
                 }
             }

@@ -305,6 +305,40 @@ fn a_find_that_a_poll_passed_over_may_not_expire_by_its_window() {
 }
 
 #[test]
+fn a_credit_that_may_have_come_back_after_a_failover_passed_over_nothing() {
+    let mut entries = collected(1, 1).to_vec();
+    entries.push(entry(1, 2, Told::Sent, 0));
+    let mut ledger = Ledger::default();
+    ledger.player(1).find(1).find(2).credit(1, 1500);
+    ledger.expire(2, "window");
+    let fault = |what, at_ms, until_ms| FaultMark {
+        at_ms,
+        until_ms,
+        allow_until_ms: until_ms,
+        what,
+        target: "redis-0".to_owned(),
+        note: String::new(),
+        allow_failed: BTreeMap::new(),
+        allow_p99_us: 0,
+    };
+    let run = Run::new(&entries);
+    let credited_at = found_at(1) + 1_500 - BEGAN;
+    let export = ledger.export();
+    let findings = |fault: FaultMark| {
+        let (_, findings) = run.compare(&export, &[fault]);
+        kinds(&findings).contains(&"credit_lost")
+    };
+    let around = (credited_at - 200, credited_at);
+    assert!(!findings(fault(FaultKind::LoseRedis, around.0, around.1)));
+    assert!(findings(fault(FaultKind::KillInstance, around.0, around.1)));
+    assert!(findings(fault(
+        FaultKind::LoseRedis,
+        credited_at + 200,
+        credited_at + 400
+    )));
+}
+
+#[test]
 fn finds_of_one_poll_do_not_pass_each_other_over() {
     let mut entries = collected(1, 1).to_vec();
     entries.extend(collected(1, 2));
