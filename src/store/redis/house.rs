@@ -26,6 +26,8 @@ const SWEEP_WALLETS: usize = 200;
 const SWEEP_AT_ONCE: usize = 64;
 /// The pause after each write, in times that it took: a sweep leaves the store four fifths of its time.
 const SWEEP_PAUSE: u32 = 4;
+/// The longest of these pauses: a store that is slow for once must not keep this instance from saying that it is up.
+const SWEEP_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// For how long a sweep leaves pauses. What has not been swept by then, or is more than was looked for, is swept without, for a
 /// find that has run out must not wait for its expiry.
 const SWEEP_CALM: Duration = Duration::from_secs(1);
@@ -232,7 +234,8 @@ impl Core {
                 let sent = Instant::now();
                 settled += self.expire(part).await?;
                 if is_all && began.elapsed() < SWEEP_CALM {
-                    tokio::time::sleep(sent.elapsed() * SWEEP_PAUSE).await;
+                    let pause = sent.elapsed() * SWEEP_PAUSE;
+                    tokio::time::sleep(pause.min(SWEEP_PAUSE_MAX)).await;
                 }
             }
             if settled == 0 {

@@ -201,6 +201,8 @@ impl Core {
         let since = self.shared.clock.now().saturating_sub(span);
         let all = self.shared.partitions();
         let share = self.shared.options.recent_entries_max / all.len().max(1);
+        // Nothing read would look like nothing there.
+        let share = share.max(1);
         let mut partitions = HashMap::with_capacity(all.len());
         let keys: Vec<String> = all
             .iter()

@@ -115,8 +115,11 @@ impl Core {
     async fn offer_all(&self, epoch: u64, began: Instant) -> bool {
         let replay = &self.shared.replay;
         let pause = async |sent: Instant| {
-            if began.elapsed() < replay.recovery / 2 {
-                tokio::time::sleep(sent.elapsed() * OFFER_PAUSE).await;
+            // Not longer, when the store is slow: writes wait for the names.
+            let left = (replay.recovery / 2).saturating_sub(began.elapsed());
+            let pause = (sent.elapsed() * OFFER_PAUSE).min(left);
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
             }
         };
         let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
