@@ -59,7 +59,6 @@ pub(super) fn compare_within(
     let mut judge = Judge {
         window_ms: millis(case.window_scaled()),
         outages: outages(faults, &segments),
-        returns: returns(faults, &segments),
         may_roll_back: segments.len() > 1 || faults.iter().any(|fault| may_roll_back(fault.what)),
         resumed_at: segments
             .iter()
@@ -81,7 +80,8 @@ pub(super) fn compare_within(
     }
     let mut recorded = Sorter::<LedgerRow>::new(&books, sort_bytes_max);
     let mut wrongs = |wrong: Wrong| judge.found(wrong.kind, 0, wrong.player, wrong.text);
-    ledger::read(export, |row| recorded.push(row), &mut wrongs)?;
+    let returns = returns(faults, &segments);
+    ledger::read(export, &returns, |row| recorded.push(row), &mut wrongs)?;
 
     let mut told = told.sorted()?.peekable();
     let mut recorded = recorded.sorted()?.peekable();
@@ -201,8 +201,6 @@ fn may_roll_back(what: FaultKind) -> bool {
 struct Judge {
     window_ms: u64,
     outages: Vec<(u64, u64)>,
-    /// See [`returns`].
-    returns: Vec<(u64, u64)>,
     /// Whether the run did something to Redis by which it may lose what it acknowledged.
     may_roll_back: bool,
     resumed_at: Vec<u64>,
@@ -362,14 +360,10 @@ impl Judge {
             );
             wrong.push(("outside_window", text));
         }
-        // A credit that came back alone was no poll, and passed over nothing.
-        let at = expired.passed_over_at;
-        let mut returns = self.returns.iter();
-        let may_have_come_back = returns.any(|(from, until)| (*from..=*until).contains(&at));
-        if expired.change == Change::Expire && at > 0 && !may_have_come_back {
+        if expired.change == Change::Expire && expired.passed_over_at > 0 {
             let text = format!(
                 "expired, though a poll at {} credited others and could have credited it",
-                at
+                expired.passed_over_at
             );
             wrong.push(("credit_lost", text));
         }

@@ -162,9 +162,11 @@ struct Player {
     poll: Option<(u64, u64)>,
 }
 
-/// Reads an export. Rows about finds go to `row`, what is wrong to `wrong`.
+/// Reads an export. Rows about finds go to `row`, what is wrong to `wrong`. `returns`: when what a failover took may have been
+/// brought back, in milliseconds since the epoch.
 pub(super) fn read(
     mut export: impl BufRead,
+    returns: &[(u64, u64)],
     mut row: impl FnMut(LedgerRow) -> io::Result<()>,
     mut wrong: impl FnMut(Wrong),
 ) -> io::Result<()> {
@@ -196,7 +198,7 @@ pub(super) fn read(
             .as_mut()
             .ok_or_else(|| bad(&"an entry before any wallet"))?;
         player
-            .entry(&line, &mut row, &mut wrong)
+            .entry(&line, returns, &mut row, &mut wrong)
             .map_err(|error| bad(&error))?;
     }
     if let Some(player) = player {
@@ -239,6 +241,7 @@ impl Player {
     fn entry(
         &mut self,
         line: &Line<'_>,
+        returns: &[(u64, u64)],
         row: &mut impl FnMut(LedgerRow) -> io::Result<()>,
         wrong: &mut impl FnMut(Wrong),
     ) -> io::Result<()> {
@@ -299,15 +302,19 @@ impl Player {
             came_back: line.credited_at.is_some(),
             passed_over_at: 0,
         };
-        self.follow_polls(&mut entry)?;
+        self.follow_polls(&mut entry, returns)?;
         row(entry)
     }
 
     /// Keeps what is pending. Credits of one time are one poll, which has to credit all that it can: what was pending
     /// before its first credit, could be credited at its time, and still is pending after its last was passed over.
-    fn follow_polls(&mut self, entry: &mut LedgerRow) -> io::Result<()> {
-        if entry.came_back {
-            // No poll: it comes back alone, and passes over nothing.
+    fn follow_polls(&mut self, entry: &mut LedgerRow, returns: &[(u64, u64)]) -> io::Result<()> {
+        let returns_then = || {
+            let mut returns = returns.iter();
+            returns.any(|(from, until)| (*from..=*until).contains(&entry.at))
+        };
+        if entry.came_back || entry.change == Change::Credit && returns_then() {
+            // No poll, or it may be none: it comes back alone, and passes over nothing.
             self.pending.remove(&entry.find);
             return Ok(());
         }
@@ -316,7 +323,7 @@ impl Player {
         if !same_poll && let Some((at, first)) = self.poll.take() {
             for row in self.pending.values_mut() {
                 let creditable = row.found_at <= at && at <= row.expires_at;
-                if row.seq < first && creditable {
+                if row.seq < first && creditable && row.passed_over_at == 0 {
                     row.passed_over_at = at;
                 }
             }
