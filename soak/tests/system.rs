@@ -12,6 +12,7 @@ use soak::resources::Sampler;
 use soak::run::clock::Clock;
 use soak::system::System;
 use soak::system::http::Client;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -90,6 +91,36 @@ fn an_embedded_system_serves_and_leaves_nothing_behind() {
     assert!(samples.iter().any(|one| one.values.contains_key("wallets")));
     drop(system);
     assert!(running.iter().all(|one| !site::runs(one.pid)));
+}
+
+#[test]
+fn processes_have_the_priority_that_the_record_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[system]\npriority = { shim = \"real_time\" }\n";
+    let system = start(&site::case("priority", "10s", text), dir.path());
+    let told = system.priorities();
+    let [(what, how)] = told.as_slice() else {
+        panic!("{told:?}")
+    };
+    assert_eq!(what, "shim's priority");
+    // SCHED_RR is 2 and SCHED_OTHER 0 (sched.h); where real time is not allowed, nothing is held up by that.
+    let expected = if how == "real time" { "2" } else { "0" };
+    assert!(
+        expected == "2" || how.starts_with("normal, for real time was refused: "),
+        "{how}"
+    );
+    let policy = |name: &str| {
+        let pid = system.processes.one(name).unwrap().pid;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // After the name, which may hold anything, comes the third field; the policy is the 41st (proc_pid_stat(5)).
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(41 - 3).unwrap().to_owned()
+    };
+    assert_eq!((&*policy("shim"), &*policy("serve-0")), (expected, "0"));
+    system.processes.end("shim", Signal::KILL).unwrap();
+    system.processes.start_again("shim").unwrap();
+    assert!(answers(system.targets()[0]));
+    assert_eq!(policy("shim"), expected);
 }
 
 #[test]
@@ -206,7 +237,7 @@ fn a_cluster_of_three_fails_over() {
     std::fs::create_dir_all(state_dir.join("logs")).unwrap();
     state_dir = state_dir.canonicalize().unwrap();
     let mut state = soak::system::state::State::open(&state_dir).unwrap();
-    let processes = soak::system::processes::Processes::new(0);
+    let processes = soak::system::processes::Processes::new(0, BTreeMap::new());
     let nodes = soak::system::redis_nodes::RedisNodes::start(
         &case.system,
         &state_dir,

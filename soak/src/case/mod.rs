@@ -98,15 +98,15 @@ pub struct Load {
     pub priority: Priority,
 }
 
-/// How the generator's thread is scheduled.
+/// How the generator's thread, or a process, is scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     /// As any other.
     #[default]
     Normal,
-    /// Before any other (`SCHED_RR`), as if it had a machine of its own, for a run whose generator shares its cores with
-    /// what it loads. Where that is not allowed (it takes `CAP_SYS_NICE`) the run says so and goes on without.
+    /// Before any other (`SCHED_RR`), as if it had a machine of its own, for a run in which it shares its cores with what
+    /// loads it or what it loads. Where that is not allowed (it takes `CAP_SYS_NICE`) the run says so and goes on without.
     RealTime,
 }
 
@@ -241,8 +241,38 @@ pub struct System {
     pub shim: bool,
     /// Settings of the servers, `"section.key" = value`, passed as `TROVE_SECTION__KEY`.
     pub settings: BTreeMap<String, toml::Value>,
+    /// How processes of each kind are scheduled; what is not named as any other. On cores that a system shares with what
+    /// loads it, `shim = "real_time"` is what a machine of its own is to a shim in the field.
+    pub priority: BTreeMap<Role, Priority>,
     /// The `trove` program; empty: the one beside the harness's own.
     pub trove: PathBuf,
+}
+
+/// A kind of process that the harness starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// `trove shim`.
+    Shim,
+    /// `trove serve`.
+    Serve,
+    /// A Redis server.
+    Redis,
+    /// A Sentinel.
+    Sentinel,
+}
+
+impl Role {
+    /// How the names of such processes begin.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shim => "shim",
+            Self::Serve => "serve",
+            Self::Redis => "redis",
+            Self::Sentinel => "sentinel",
+        }
+    }
 }
 
 /// The store of a system that the harness starts.
@@ -499,6 +529,7 @@ impl Default for System {
             second_group: false,
             shim: true,
             settings: BTreeMap::new(),
+            priority: BTreeMap::new(),
             trove: PathBuf::new(),
         }
     }

@@ -161,6 +161,11 @@ fn errors_name_the_key() {
         ),
         (vec!["load.tick=11ms"], "load.tick: "),
         (vec!["load.priority=high"], "load.priority: "),
+        (vec!["system.priority.shim=high"], "system.priority.shim: "),
+        (
+            vec!["system.priority.players=real_time"],
+            "system.priority: ",
+        ),
         (vec!["network.loss=0.5"], "network.loss: "),
         (vec!["network.foreground=5m"], "network.background: "),
         (vec!["warmup=1h"], "warmup: 1h leaves nothing to judge"),

@@ -3,7 +3,7 @@
 use super::{Scene, Seen, seen};
 use crate::case::StoreKind;
 use crate::refusal::Refusal;
-use crate::system::redis_nodes::{MASTER, RedisNodes, ask, info, node_name, wait_until};
+use crate::system::redis_nodes::{ASK_AGAIN, MASTER, RedisNodes, ask, info, node_name, wait_until};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 ///
 /// Not in step with the ten seconds after which a Sentinel looks at a replica again: one that has seen it as a primary once
 /// and sees it so ten seconds later makes it a replica again, however often it was promoted in between.
-const ASK_AGAIN: Duration = Duration::from_secs(7);
+const TELL_AGAIN: Duration = Duration::from_secs(7);
+/// Between two looks whether a server that was away has its place: that takes Sentinels 10 to 20 s, and nothing waits for it.
+const HAS_A_PLACE_AGAIN: Duration = Duration::from_millis(500);
 
 impl Scene {
     fn nodes(&self) -> Result<&RedisNodes, Refusal> {
@@ -114,8 +116,9 @@ impl Scene {
     /// Sentinel that has not seen the last one.
     fn until_it_has_a_place(&self, nth: usize) -> Result<(), Refusal> {
         let nodes = self.nodes()?;
-        wait_until(&format!("{} to lead or follow", node_name(nth)), || {
-            (nodes.primaries().contains(&nth) || nodes.follows(nth)) && nodes.sentinels_agree()
+        let what = format!("{} to lead or follow", node_name(nth));
+        wait_until(&what, HAS_A_PLACE_AGAIN, || {
+            (nodes.follows(nth) || nodes.primaries().contains(&nth)) && nodes.sentinels_agree()
         })
         .map(drop)
     }
@@ -155,7 +158,7 @@ impl Scene {
             let sentinel = sentinel.ok_or_else(|| Refusal::unreachable("there is no Sentinel"))?;
             // Soon after another failover it may say that no replica is good enough yet.
             let mut refused = None;
-            let asked = wait_until("a Sentinel to begin the failover", || {
+            let asked = wait_until("a Sentinel to begin the failover", ASK_AGAIN, || {
                 refused = ask::<()>(*sentinel, &["SENTINEL", "FAILOVER", MASTER]).err();
                 refused.is_none()
             });
@@ -167,7 +170,7 @@ impl Scene {
         let mut asked = Instant::now();
         let heir = self.until_another_is_primary_and(old, || {
             let sentinel = nodes.sentinels.first();
-            if let Some(sentinel) = sentinel.filter(|_| asked.elapsed() > ASK_AGAIN) {
+            if let Some(sentinel) = sentinel.filter(|_| asked.elapsed() > TELL_AGAIN) {
                 asked = Instant::now();
                 // Refused while one is under way.
                 let _ = ask::<()>(*sentinel, &["SENTINEL", "FAILOVER", MASTER]);
@@ -210,7 +213,7 @@ impl Scene {
         };
         // In a cluster the others lead too: the heir is one that did not.
         let led = |nth: &usize| *nth == old || (nodes.sentinels.is_empty() && before.contains(nth));
-        wait_until("another Redis server to take over", || {
+        wait_until("another Redis server to take over", ASK_AGAIN, || {
             let now = nodes.primaries();
             heir = now.into_iter().find(|nth| !led(nth) && leads(nth));
             meanwhile();

@@ -250,6 +250,7 @@ impl Run<'_> {
         begins
             .machine
             .insert("generator's priority".to_owned(), priority);
+        begins.machine.extend(self.system.priorities());
         self.records.append(files::RUN, &begins)?;
         // It made its users ready in this time, and its clock begins after that.
         self.behind = Instant::now().saturating_duration_since(self.clock.began());

@@ -18,7 +18,7 @@ pub mod servers;
 mod spawn;
 pub mod state;
 
-use crate::case::{Case, FaultKind, StoreKind};
+use crate::case::{Case, FaultKind, Priority, Role, StoreKind};
 use crate::refusal::Refusal;
 use disk::Disk;
 use processes::Processes;
@@ -86,7 +86,7 @@ impl System {
             None
         };
         let mut system = Self {
-            processes: Processes::new(segment),
+            processes: Processes::new(segment, case.system.priority.clone()),
             redis: None,
             redis_roads: Vec::new(),
             client_roads: Vec::new(),
@@ -189,6 +189,22 @@ impl System {
         given
             .map(|(name, key)| (name.to_owned(), key.to_owned()))
             .collect()
+    }
+
+    /// How each kind of process is scheduled for which the case says it, in the words of the record.
+    #[must_use]
+    pub fn priorities(&self) -> Vec<(String, String)> {
+        let told = |(role, priority): (&Role, &Priority)| {
+            let how = match (priority, spawn::may_be_real_time()) {
+                (Priority::Normal, _) => "normal".to_owned(),
+                (Priority::RealTime, Ok(())) => "real time".to_owned(),
+                (Priority::RealTime, Err(why)) => {
+                    format!("normal, for real time was refused: {why}")
+                }
+            };
+            (format!("{}'s priority", role.as_str()), how)
+        };
+        self.case.system.priority.iter().map(told).collect()
     }
 
     /// Where users connect.

@@ -1,6 +1,7 @@
 //! The processes under test: started, looked at, signalled, ended. All of them end with the harness.
 
 use super::spawn;
+use crate::case::{Priority, Role};
 use crate::refusal::Refusal;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long a process may take to answer for the first time, or to end when it is told to.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at something that is waited for.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How much of the end of a log an error shows, bytes.
 const LOG_TAIL_BYTES: u64 = 600;
 
@@ -69,14 +70,17 @@ pub struct Processes {
     entries: Mutex<Vec<Entry>>,
     /// Of the first start of each: higher after each resumption, so that no growth is judged across it.
     first_incarnation: u32,
+    /// How each kind is scheduled.
+    priority: BTreeMap<Role, Priority>,
 }
 
 impl Processes {
-    /// None yet; `segment` counts the run's resumptions.
+    /// None yet; `segment` counts the run's resumptions, `priority` is how each kind of process is scheduled.
     #[must_use]
-    pub fn new(segment: u32) -> Self {
+    pub fn new(segment: u32, priority: BTreeMap<Role, Priority>) -> Self {
         Self {
             entries: Mutex::default(),
+            priority,
             // A thousand starts of one process between two resumptions are more than any case has.
             first_incarnation: segment.saturating_mul(1000),
         }
@@ -91,7 +95,7 @@ impl Processes {
     /// # Errors
     /// When it cannot be started.
     pub fn start(&self, spec: Spec) -> Result<(), Refusal> {
-        let child = launch(&spec)?;
+        let child = self.launch(&spec)?;
         let mut entries = self.lock();
         let incarnation = self.first_incarnation;
         entries.retain(|entry| entry.spec.name != spec.name);
@@ -111,7 +115,7 @@ impl Processes {
     pub fn start_again(&self, name: &str) -> Result<(), Refusal> {
         let mut entries = self.lock();
         let entry = find(&mut entries, name)?;
-        entry.child = Some(launch(&entry.spec)?);
+        entry.child = Some(self.launch(&entry.spec)?);
         entry.incarnation += 1;
         entry.wanted = true;
         Ok(())
@@ -219,6 +223,29 @@ impl Processes {
         }
     }
 
+    fn launch(&self, spec: &Spec) -> Result<Child, Refusal> {
+        let failed = |error: std::io::Error| {
+            let program = spec.program.to_string_lossy();
+            Refusal::unreachable(format!(
+                "{} ({program}) cannot be started: {error}",
+                spec.name
+            ))
+        };
+        let log = OpenOptions::new().create(true).append(true).open(&spec.log);
+        let log = log.map_err(failed)?;
+        let of_role = |(role, priority): (&Role, &Priority)| {
+            spec.name.starts_with(role.as_str()).then_some(*priority)
+        };
+        let priority = self.priority.iter().find_map(of_role).unwrap_or_default();
+        let mut command = spawn::command(&spec.program, priority);
+        command
+            .args(&spec.args)
+            .envs(&spec.env)
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log);
+        spawn::spawn(command).map_err(failed)
+    }
+
     /// Those that run.
     #[must_use]
     pub fn running(&self) -> Vec<Running> {
@@ -299,25 +326,6 @@ fn send(child: &Child, signal: Signal) -> std::io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| std::io::Error::other("it has no number"))?;
     Ok(kill_process(pid, signal)?)
-}
-
-fn launch(spec: &Spec) -> Result<Child, Refusal> {
-    let failed = |error: std::io::Error| {
-        let program = spec.program.to_string_lossy();
-        Refusal::unreachable(format!(
-            "{} ({program}) cannot be started: {error}",
-            spec.name
-        ))
-    };
-    let log = OpenOptions::new().create(true).append(true).open(&spec.log);
-    let log = log.map_err(failed)?;
-    let mut command = spawn::command(&spec.program);
-    command
-        .args(&spec.args)
-        .envs(&spec.env)
-        .stdout(log.try_clone().map_err(failed)?)
-        .stderr(log);
-    spawn::spawn(command).map_err(failed)
 }
 
 /// The end of a log, on one line.

@@ -1,7 +1,7 @@
 //! The Redis servers of a run: one; or a primary, its replicas and three Sentinels; or a cluster of three primaries and
 //! their replicas. Their append-only files are on, so that a killed server comes back with what it had acknowledged.
 
-use super::processes::{LOOK_AGAIN, PATIENCE, Processes, Spec};
+use super::processes::{PATIENCE, Processes, Spec};
 use super::state::State;
 use crate::case::{StoreKind, System as Asked};
 use crate::refusal::Refusal;
@@ -26,6 +26,10 @@ const BUS_ABOVE: u16 = 10_000;
 const DOWN_AFTER_MS: u32 = 1500;
 /// From where servers and Sentinels speak to each other, so that a road knows them from the instances.
 pub const INNER_ADDRESS: [u8; 4] = [127, 0, 0, 2];
+/// Between two looks at Redis servers and Sentinels that are waited for; the times that a report tells are true to so much.
+/// Each look is a connection or some, of which what is measured meanwhile is to notice nothing: every 5 ms they took an
+/// eighth of a core.
+pub const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How long the harness waits for a server's answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
@@ -271,9 +275,9 @@ impl RedisNodes {
                 )));
             }
         }
-        wait_until("the cluster to serve all slots", serves)?;
+        wait_until("the cluster to serve all slots", ASK_AGAIN, serves)?;
         let wanted = CLUSTER_PRIMARIES as usize * replicas as usize;
-        wait_until("the cluster's replicas to follow", || {
+        wait_until("the cluster's replicas to follow", ASK_AGAIN, || {
             let role = |node: &SocketAddr| info(*node, "replication", "master_link_status");
             self.nodes
                 .iter()
@@ -391,11 +395,15 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Refusal {
     Refusal::unreachable(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// Waits for what depends on several processes.
+/// Waits for what depends on several processes, with a pause of `look_again` between two looks.
 ///
 /// # Errors
 /// After [`PATIENCE`].
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duration, Refusal> {
+pub fn wait_until(
+    what: &str,
+    look_again: Duration,
+    mut holds: impl FnMut() -> bool,
+) -> Result<Duration, Refusal> {
     let began = Instant::now();
     while !holds() {
         if began.elapsed() > PATIENCE {
@@ -403,7 +411,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Result<Duratio
                 "{what}: not within {PATIENCE:?}"
             )));
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(look_again);
     }
     Ok(began.elapsed())
 }

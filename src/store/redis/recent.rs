@@ -9,6 +9,7 @@
 //! all is void, and taken back when a feed turns out to be broken.
 
 use super::cache::CachedHunt;
+use super::durable::Sent;
 use super::entry::{FeedEntry, Ledger, Told, parse};
 use super::shared::{Core, lock};
 use crate::game::Millis;
@@ -28,8 +29,12 @@ pub const RECENT_KEPT: Duration = Duration::from_secs(15);
 /// How far back a cursor of before is shown what happened, where the hunt's window is shorter: as far as what a failover took
 /// may be brought back.
 pub const RECENT_SPAN_MIN: Duration = Duration::from_secs(60);
+/// How long there is to read them at the least, also where what this instance executed was offered for longer than planned.
+const CALM_MIN: Duration = Duration::from_millis(500);
 /// How long reading them may take after the time that there is. Of partitions that were not read by then everything is looked up.
 const READ_LATE_MAX: Duration = Duration::from_millis(500);
+/// The pause before a fence that did not cover what was read is asked for again.
+const COVER_AGAIN: Duration = Duration::from_millis(50);
 /// Entries that are read at a time: taking them apart holds the event loop half a millisecond.
 const ENTRIES_A_READ: usize = 256;
 /// The pause after each read while there is time, in times that it took. 40,000 entries in one go held up the slowest 1 % of
@@ -76,7 +81,7 @@ impl Recent {
 
     /// All that was told before is void, and feeds are followed on from here: of which partitions, and whether what was told
     /// before was of the epoch before this one.
-    pub(super) fn follows(&self, epoch: u64, follows: impl Fn(Partition) -> (bool, bool)) {
+    pub(super) fn follows(&self, epoch: u64, mut follows: impl FnMut(Partition) -> (bool, bool)) {
         if let Some(kept) = lock(&self.0).as_mut().filter(|kept| kept.epoch == epoch) {
             for (partition, ends) in &mut kept.partitions {
                 (ends.goes_on, ends.vouches) = follows(*partition);
@@ -193,9 +198,11 @@ fn discard(kept: Option<Kept>) {
 
 impl Core {
     /// Reads the ends of the feeds, as far back as the longest window of a hunt, and keeps them for a while. There is time until
-    /// `calm_until`.
+    /// `calm_until`, or for a little if that is soon.
     pub(super) async fn read_recent(&self, epoch: u64, calm_until: Instant) {
         let began = Instant::now();
+        let calm_until = calm_until.max(began + CALM_MIN);
+        let until = calm_until + READ_LATE_MAX;
         let span_min = u64::try_from(RECENT_SPAN_MIN.as_millis()).unwrap_or(u64::MAX);
         let span = self.longest_window_ms().await.max(span_min);
         let since = self.shared.clock.now().saturating_sub(span);
@@ -213,19 +220,24 @@ impl Core {
         for partition in all.iter().copied() {
             let read = self.ends(partition, since, share, calm_until);
             // One whose primary is away must not hold up the others.
-            match tokio::time::timeout_at((calm_until + READ_LATE_MAX).into(), read).await {
+            match tokio::time::timeout_at(until.into(), read).await {
                 Ok(Ok(ends)) => drop(partitions.insert(partition, ends)),
-                Ok(Err(error)) => tracing::debug!(%partition, %error, "the feed's end is not read"),
+                Ok(Err(error)) => {
+                    tracing::info!(%partition, %error, "the feed's end is not read: its players are looked up");
+                }
                 Err(_) => break,
             }
         }
         let read = partitions.len();
-        for (partition, covered) in all.iter().zip(self.covered(&keys, &sent).await) {
-            if let Some(ends) = partitions.get_mut(partition) {
-                ends.is_covered = covered.is_ok();
-            }
-        }
-        tracing::debug!(epoch, partitions = read, took = ?began.elapsed(), "the feeds' ends are read");
+        let covered = self.cover_ends(&mut partitions, &keys, &sent, until).await;
+        tracing::info!(
+            epoch,
+            read,
+            covered,
+            of = all.len(),
+            took_ms = began.elapsed().as_millis(),
+            "the feeds' ends are read"
+        );
         let kept_for = self.shared.options.recent_kept;
         self.shared.recent.keep(Kept {
             epoch,
@@ -237,6 +249,30 @@ impl Core {
             tokio::time::sleep(kept_for).await;
             shared.recent.forget_old();
         });
+    }
+
+    /// Lets fences cover what was read, at the latest `until` then: a fence whose own link is still on its way to the new primary
+    /// does not reach it at once. Says of how many partitions it is covered.
+    async fn cover_ends(
+        &self,
+        partitions: &mut HashMap<Partition, Ends>,
+        keys: &[&str],
+        sent: &[Option<Sent>],
+        until: Instant,
+    ) -> usize {
+        let all = self.shared.partitions();
+        loop {
+            for (partition, covered) in all.iter().zip(self.covered(keys, sent).await) {
+                if let Some(ends) = partitions.get_mut(partition) {
+                    ends.is_covered |= covered.is_ok();
+                }
+            }
+            let covered = partitions.values().filter(|ends| ends.is_covered).count();
+            if covered == partitions.len() || Instant::now() + COVER_AGAIN >= until {
+                return covered;
+            }
+            tokio::time::sleep(COVER_AGAIN).await;
+        }
     }
 
     async fn longest_window_ms(&self) -> Millis {

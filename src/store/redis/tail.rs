@@ -168,10 +168,21 @@ impl Follower {
             let mut broken = self.broken.iter();
             broken.any(|feed| self.partitions[*feed] == partition)
         };
+        let (mut broken, mut unknown) = (0, 0);
         shared.recent.follows(self.epoch, |partition| {
             let cut = shared.replay.cut(usize::from(partition.index()));
-            (!is_broken(partition), cut.of == before)
+            let (goes_on, vouches) = (!is_broken(partition), cut.of == before);
+            broken += usize::from(!goes_on);
+            unknown += usize::from(!vouches);
+            (goes_on, vouches)
         });
+        tracing::info!(
+            epoch = self.epoch,
+            before,
+            broken,
+            unknown,
+            "a new epoch is followed"
+        );
     }
 
     /// Notes when each partition's feed was last heard, and so the one that has been silent for longest.
