@@ -242,6 +242,39 @@ fn a_process_that_grows_by_more_than_both_bounds_leaks() {
 }
 
 #[test]
+fn a_few_mebibytes_or_connections_are_no_leak_whatever_their_share() {
+    let of = |bytes: f64, connections: f64| {
+        let mut run = Synthetic::passing();
+        let last = run.samples.iter().map(|one| one.at_ms).max().expect("some") as f64;
+        let samples = run.samples.iter_mut();
+        for sample in samples.filter(|sample| sample.process == "serve-1") {
+            let passed = sample.at_ms as f64 / last;
+            let values = [
+                ("rss_bytes", 30e6 + bytes * passed),
+                ("connections", 3.0 + connections * passed),
+            ];
+            sample
+                .values
+                .extend(values.map(|(name, value)| (name.to_owned(), value)));
+        }
+        run
+    };
+    // By 27 % and 133 % at the most.
+    let small = of(8e6, 4.0);
+    assert_eq!(verdict(&small).leaks.iter().find(|leak| leak.leaks), None);
+    is(
+        &of(30e6, 4.0),
+        Outcome::Fail,
+        "rss_bytes of serve-1 leaks: +",
+    );
+    is(
+        &of(8e6, 40.0),
+        Outcome::Fail,
+        "connections of serve-1 leaks: +",
+    );
+}
+
+#[test]
 fn a_load_that_rises_is_no_leak() {
     // Everything follows the users, half of whom come in the second half.
     let case = synthetic::CASE.replace(

@@ -468,6 +468,10 @@ pub struct Bounds {
     pub leak_slope_per_hour: f64,
     /// … and has grown by more than this share …
     pub leak_growth: f64,
+    /// … and, of memory, by more than so many bytes (what an allocator keeps after a burst is no leak) …
+    pub leak_bytes: u64,
+    /// … or, of descriptors, threads and connections, by more than so many …
+    pub leak_count: u64,
     /// … over at least this long, under about the same load, of one life of the process, its own warm-up left out. What was
     /// not observed for so long is not judged, and the report says so. Not compressed.
     #[serde(with = "humantime_serde")]
@@ -543,6 +547,8 @@ impl Default for Bounds {
             invalid_share_max: 0.0,
             leak_slope_per_hour: 0.05,
             leak_growth: 0.1,
+            leak_bytes: 8 << 20,
+            leak_count: 8,
             leak_after: Duration::from_secs(600),
         }
     }

@@ -79,6 +79,8 @@ impl Series {
 
 pub(super) struct Leaks {
     bounds: LeakBounds,
+    bytes: f64,
+    count: f64,
     observed_ms_min: u64,
     warmup_ms: u64,
     event_ms: u64,
@@ -97,6 +99,8 @@ impl Leaks {
                 slope_per_hour: case.bounds.leak_slope_per_hour,
                 growth: case.bounds.leak_growth,
             },
+            bytes: case.bounds.leak_bytes as f64,
+            count: case.bounds.leak_count as f64,
             observed_ms_min: millis(case.bounds.leak_after),
             warmup_ms: millis(case.warmup),
             event_ms: millis(case.event_lasts()),
@@ -161,8 +165,11 @@ impl Leaks {
                     let (load_slope, load_growth) = load.map_or((0.0, 0.0), |load| {
                         (load.slope_per_hour.max(0.0), load.growth.max(0.0))
                     });
+                    let of_bytes = resource.ends_with("_bytes");
+                    let grown_min = if of_bytes { self.bytes } else { self.count };
                     let leaks = slope_per_hour - load_slope > self.bounds.slope_per_hour
-                        && growth - load_growth > self.bounds.growth;
+                        && growth - load_growth > self.bounds.growth
+                        && growth * level > grown_min;
                     Some(LeakVerdict {
                         process,
                         incarnation,

@@ -160,7 +160,7 @@ impl Inner {
         Ok(known)
     }
 
-    /// Ends when the sentinel announces another master, or does not believe in `current`, or goes away (an error).
+    /// Ends when the sentinel announces another master than `current`, or does not believe in it, or goes away (an error).
     async fn listen(&self, index: usize, current: &Endpoint) -> RedisResult<()> {
         let (sender, mut announcements) = mpsc::channel(16);
         let (mut connection, _driver) = timeout(ANSWER_TIMEOUT, self.connect(index, Some(sender)))
@@ -179,12 +179,22 @@ impl Inner {
             match timeout(LISTEN_PING_INTERVAL, announcements.recv()).await {
                 Ok(Some(info)) => match info.kind {
                     PushKind::Disconnection => break,
-                    _ if self.is_switch(&info) => {
+                    _ => {
+                        let Some(announced) = self.switched_to(&info) else {
+                            continue;
+                        };
                         // Learns the new epoch, so that the next answer is not taken from sentinels that lag behind.
-                        let _ = self.known(&mut connection).await;
-                        return Ok(());
+                        let known = self.known(&mut connection).await;
+                        let resolved = self.resolved_epoch.load(Ordering::Relaxed);
+                        let is_of_before = |known: Known| known.config_epoch <= resolved;
+                        // A promoted replica is given as the master up to some seconds before it is announced: whoever has
+                        // found it by asking is there, and would only lose a good link.
+                        let is_there =
+                            announced == *current && known.ok().flatten().is_some_and(is_of_before);
+                        if !is_there {
+                            return Ok(());
+                        }
                     }
-                    _ => {}
                 },
                 Ok(None) => break,
                 Err(_) => {
@@ -195,14 +205,20 @@ impl Inner {
         Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
     }
 
-    /// The payload is `<name> <old address> <old port> <new address> <new port>`.
-    fn is_switch(&self, info: &PushInfo) -> bool {
-        matches!(info.kind, PushKind::Message)
-            && info
-                .data
-                .last()
-                .and_then(text)
-                .is_some_and(|payload| payload.split(' ').next() == Some(self.master.as_str()))
+    /// The address of our master's successor, if it is announced; the payload is `<name> <old address> <old port> <new address>
+    /// <new port>`.
+    fn switched_to(&self, info: &PushInfo) -> Option<Endpoint> {
+        if !matches!(info.kind, PushKind::Message) {
+            return None;
+        }
+        let payload = info.data.last().and_then(text)?;
+        let mut words = payload.split(' ');
+        if words.next() != Some(self.master.as_str()) {
+            return None;
+        }
+        let host = words.nth(2).unwrap_or_default();
+        let port = words.next().and_then(|port| port.parse().ok());
+        Some(Endpoint::new(host, port.unwrap_or(0)))
     }
 }
 

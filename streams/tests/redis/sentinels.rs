@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use redis::cmd;
 use trove_streams::{
     Connection, Credentials, DownReason, Endpoint, Error, ResolveError, Resolver, Sentinel, TcpDial,
@@ -114,6 +115,53 @@ async fn a_master_that_dies_is_replaced_by_its_replica() {
         .expect("another server is another history");
     assert_eq!(history.run_id, before.server.history.run_id);
     assert_eq!(value_of_a(&connection).await, 1);
+}
+
+#[tokio::test]
+async fn whoever_has_found_the_promoted_replica_is_not_sent_away_by_the_announcement() {
+    let master = Server::start();
+    // A second replica has to be turned round before the new master is announced.
+    let replicas =
+        [(); 2].map(|()| Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]));
+    let watcher = sentinel("hunt", master.port);
+    let resolver = Sentinel::new(
+        vec![Endpoint::new("127.0.0.1", watcher.port)],
+        "hunt",
+        Credentials::default(),
+        Arc::new(TcpDial),
+    );
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
+    let plain = client.get_multiplexed_async_connection().await.unwrap();
+    let mut announcements = client.get_async_pubsub().await.unwrap();
+    announcements.subscribe("+switch-master").await.unwrap();
+    until("a failover to begin", async || {
+        let mut known = cmd("SENTINEL");
+        known.arg("REPLICAS").arg("hunt");
+        let known: Vec<redis::Value> = known.query_async(&mut plain.clone()).await.ok()?;
+        let mut failover = cmd("SENTINEL");
+        failover.arg("FAILOVER").arg("hunt");
+        let begun = known.len() == replicas.len()
+            && failover.query_async::<()>(&mut plain.clone()).await.is_ok();
+        begun.then_some(())
+    })
+    .await;
+    let promoted = until("the promoted replica", async || {
+        let found = resolver.resolve().await.ok()?;
+        (found.port != master.port).then_some(found)
+    })
+    .await;
+    let announced = async {
+        let mut announcements = announcements.on_message();
+        let announced = tokio::time::timeout(PATIENCE, announcements.next()).await;
+        let payload: String = announced.unwrap().unwrap().get_payload().unwrap();
+        assert!(payload.ends_with(&promoted.port.to_string()), "{payload}");
+        // Long enough to hear of it.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    tokio::select! {
+        () = resolver.moved(&promoted) => panic!("it is where it should be"),
+        () = announced => {}
+    }
 }
 
 #[tokio::test]
