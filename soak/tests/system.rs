@@ -4,7 +4,7 @@
 mod site;
 
 use rustix::process::Signal;
-use soak::case::Case;
+use soak::case::{Case, Priorities};
 use soak::faults::schedule::schedule;
 use soak::faults::{Crowd, Event, Injector};
 use soak::record::FaultMark;
@@ -12,7 +12,6 @@ use soak::resources::Sampler;
 use soak::run::clock::Clock;
 use soak::system::System;
 use soak::system::http::Client;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
@@ -237,7 +236,7 @@ fn a_cluster_of_three_fails_over() {
     std::fs::create_dir_all(state_dir.join("logs")).unwrap();
     state_dir = state_dir.canonicalize().unwrap();
     let mut state = soak::system::state::State::open(&state_dir).unwrap();
-    let processes = soak::system::processes::Processes::new(0, BTreeMap::new());
+    let processes = soak::system::processes::Processes::new(0, Priorities::default());
     let nodes = soak::system::redis_nodes::RedisNodes::start(
         &case.system,
         &state_dir,

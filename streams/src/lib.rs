@@ -56,7 +56,7 @@
 //! | it is slow for one moment | time-outs of commands under way together count once | nothing |
 //! | it is demoted | `READONLY`, `UNBLOCKED`, or the role in the next probe | the address is resolved again; a replica is refused by `ROLE` |
 //! | it loads its data, or is a replica without its master | `LOADING`, `MASTERDOWN` | as above, until it is done |
-//! | Sentinel fails over | `+switch-master`, besides all of the above | the sentinels are asked; the newest `config-epoch` wins |
+//! | Sentinel fails over | `+switch-master` to another server than the link's, besides all of the above | the sentinels are asked; the newest `config-epoch` wins |
 //! | it is another one, or lost its history | `run_id` and `master_replid`, read before anything is sent | [`Prepare`] runs first; [`Up::changed_from`] is set |
 //! | it is too old, a cluster's node where one server was meant (or the reverse), or refuses the login | looking at it after connecting | [`Connection::wait_up`] ends at once with the reason; attempts go on |
 //!

@@ -243,35 +243,43 @@ pub struct System {
     pub settings: BTreeMap<String, toml::Value>,
     /// How processes of each kind are scheduled; what is not named as any other. On cores that a system shares with what
     /// loads it, `shim = "real_time"` is what a machine of its own is to a shim in the field.
-    pub priority: BTreeMap<Role, Priority>,
+    pub priority: Priorities,
     /// The `trove` program; empty: the one beside the harness's own.
     pub trove: PathBuf,
 }
 
-/// A kind of process that the harness starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
+/// How each kind of process that the harness starts is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Priorities {
     /// `trove shim`.
-    Shim,
+    pub shim: Priority,
     /// `trove serve`.
-    Serve,
-    /// A Redis server.
-    Redis,
-    /// A Sentinel.
-    Sentinel,
+    pub serve: Priority,
+    /// Redis servers.
+    pub redis: Priority,
+    /// Sentinels.
+    pub sentinel: Priority,
 }
 
-impl Role {
-    /// How the names of such processes begin.
+impl Priorities {
+    /// Each kind, by what the names of such processes begin with (`serve-0`), and how it is scheduled.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Shim => "shim",
-            Self::Serve => "serve",
-            Self::Redis => "redis",
-            Self::Sentinel => "sentinel",
-        }
+    pub const fn by_kind(&self) -> [(&'static str, Priority); 4] {
+        [
+            ("shim", self.shim),
+            ("serve", self.serve),
+            ("redis", self.redis),
+            ("sentinel", self.sentinel),
+        ]
+    }
+
+    /// How the process of this name is scheduled.
+    #[must_use]
+    pub fn of(&self, process: &str) -> Priority {
+        let mut kinds = self.by_kind().into_iter();
+        let found = kinds.find(|(kind, _)| process.split('-').next() == Some(kind));
+        found.map_or(Priority::Normal, |(_, priority)| priority)
     }
 }
 
@@ -533,7 +541,7 @@ impl Default for System {
             second_group: false,
             shim: true,
             settings: BTreeMap::new(),
-            priority: BTreeMap::new(),
+            priority: Priorities::default(),
             trove: PathBuf::new(),
         }
     }

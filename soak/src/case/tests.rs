@@ -164,7 +164,7 @@ fn errors_name_the_key() {
         (vec!["system.priority.shim=high"], "system.priority.shim: "),
         (
             vec!["system.priority.players=real_time"],
-            "system.priority: ",
+            "system.priority.players: ",
         ),
         (vec!["network.loss=0.5"], "network.loss: "),
         (vec!["network.foreground=5m"], "network.background: "),

@@ -18,7 +18,7 @@ pub mod servers;
 mod spawn;
 pub mod state;
 
-use crate::case::{Case, FaultKind, Priority, Role, StoreKind};
+use crate::case::{Case, FaultKind, Priority, StoreKind};
 use crate::refusal::Refusal;
 use disk::Disk;
 use processes::Processes;
@@ -86,7 +86,7 @@ impl System {
             None
         };
         let mut system = Self {
-            processes: Processes::new(segment, case.system.priority.clone()),
+            processes: Processes::new(segment, case.system.priority),
             redis: None,
             redis_roads: Vec::new(),
             client_roads: Vec::new(),
@@ -191,20 +191,21 @@ impl System {
             .collect()
     }
 
-    /// How each kind of process is scheduled for which the case says it, in the words of the record.
+    /// Which kinds of processes are to be scheduled otherwise than usual, and how they are, in the words of the record.
     #[must_use]
     pub fn priorities(&self) -> Vec<(String, String)> {
-        let told = |(role, priority): (&Role, &Priority)| {
+        let told = |(kind, priority): (&str, Priority)| {
             let how = match (priority, spawn::may_be_real_time()) {
-                (Priority::Normal, _) => "normal".to_owned(),
+                (Priority::Normal, _) => return None,
                 (Priority::RealTime, Ok(())) => "real time".to_owned(),
                 (Priority::RealTime, Err(why)) => {
                     format!("normal, for real time was refused: {why}")
                 }
             };
-            (format!("{}'s priority", role.as_str()), how)
+            Some((format!("{kind}'s priority"), how))
         };
-        self.case.system.priority.iter().map(told).collect()
+        let kinds = self.case.system.priority.by_kind().into_iter();
+        kinds.filter_map(told).collect()
     }
 
     /// Where users connect.

@@ -1,7 +1,7 @@
 //! The processes under test: started, looked at, signalled, ended. All of them end with the harness.
 
 use super::spawn;
-use crate::case::{Priority, Role};
+use crate::case::Priorities;
 use crate::refusal::Refusal;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -71,13 +71,13 @@ pub struct Processes {
     /// Of the first start of each: higher after each resumption, so that no growth is judged across it.
     first_incarnation: u32,
     /// How each kind is scheduled.
-    priority: BTreeMap<Role, Priority>,
+    priority: Priorities,
 }
 
 impl Processes {
     /// None yet; `segment` counts the run's resumptions, `priority` is how each kind of process is scheduled.
     #[must_use]
-    pub fn new(segment: u32, priority: BTreeMap<Role, Priority>) -> Self {
+    pub fn new(segment: u32, priority: Priorities) -> Self {
         Self {
             entries: Mutex::default(),
             priority,
@@ -233,11 +233,7 @@ impl Processes {
         };
         let log = OpenOptions::new().create(true).append(true).open(&spec.log);
         let log = log.map_err(failed)?;
-        let of_role = |(role, priority): (&Role, &Priority)| {
-            spec.name.starts_with(role.as_str()).then_some(*priority)
-        };
-        let priority = self.priority.iter().find_map(of_role).unwrap_or_default();
-        let mut command = spawn::command(&spec.program, priority);
+        let mut command = spawn::command(&spec.program, self.priority.of(&spec.name));
         command
             .args(&spec.args)
             .envs(&spec.env)
