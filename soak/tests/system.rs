@@ -118,7 +118,8 @@ fn processes_have_the_priority_that_the_record_tells() {
     assert_eq!((&*policy("shim"), &*policy("serve-0")), (expected, "0"));
     system.processes.end("shim", Signal::KILL).unwrap();
     system.processes.start_again("shim").unwrap();
-    assert!(answers(system.targets()[0]));
+    let is_up = || answers(system.targets()[0]);
+    system.processes.wait("shim", "answering", is_up).unwrap();
     assert_eq!(policy("shim"), expected);
 }
 

@@ -463,6 +463,19 @@ impl Shared {
 }
 
 impl Core {
+    /// Brings all partitions of a cluster to the epoch, as far as their primaries are there. A link that is new looks after its own
+    /// primary's only, and what was executed in the others' is judged by where their epoch began: without that all of it is
+    /// offered, of a minute in which nothing of it was lost (32,000 items at 10,000 players, and each failover more).
+    pub(super) async fn bring_all(&self) -> Result<(), StoreError> {
+        if !self.commands.is_cluster() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.clock_gate.lock().await;
+        let line = Line::Open(&self.commands);
+        let brought = self.shared.bring_partitions(&line).await;
+        brought.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+
     /// Looks at the store again, because a script or a tick found it to be another one or of another epoch.
     pub(super) async fn meet_epoch(&self) -> Result<(), StoreError> {
         let asked_with = self.shared.epoch();

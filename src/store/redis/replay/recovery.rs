@@ -34,8 +34,11 @@ impl Core {
     /// One recovery. Says whether another epoch has begun meanwhile.
     async fn recover(&self) -> bool {
         let replay = &self.shared.replay;
-        let epoch = self.shared.epoch();
         let began = Instant::now();
+        if let Err(error) = self.bring_all().await {
+            tracing::debug!(%error, "not all partitions are brought to the epoch yet");
+        }
+        let epoch = self.shared.epoch();
         replay.judge(epoch, |player| self.shared.partition_of(player).index());
         let open = lock(&replay.ring).open_count();
         tracing::info!(
@@ -124,6 +127,7 @@ impl Core {
         };
         let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
         for part in names.chunks(OFFERED_AT_ONCE) {
+            lock(&replay.ring).offers(part);
             let sent = Instant::now();
             if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
                 return false;
@@ -133,6 +137,7 @@ impl Core {
         self.reach(epoch, Phase::Hunts);
         let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
         for (number, item) in hunts {
+            lock(&replay.ring).offers(&[(number, item.clone())]);
             if let Item::Hunt(hunt) = &*item {
                 let offered = self.offer_hunt(hunt).await;
                 if !self.take(epoch, (number, Kind::Hunt), offered) {
@@ -143,6 +148,7 @@ impl Core {
         self.reach(epoch, Phase::Rest);
         let erasures = lock(&replay.ring).open(|kind| kind == Kind::Erasure);
         for (number, item) in erasures {
+            lock(&replay.ring).offers(&[(number, item.clone())]);
             if let Item::Erasure { name, player, at } = &*item {
                 let offered = self.offer_erasure(name, *player, *at).await;
                 if !self.take(epoch, (number, Kind::Erasure), offered) {
@@ -152,6 +158,7 @@ impl Core {
         }
         let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
         for part in rest.chunks(OFFERED_AT_ONCE) {
+            lock(&replay.ring).offers(part);
             let sent = Instant::now();
             if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
                 return false;

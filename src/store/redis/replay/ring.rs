@@ -148,16 +148,28 @@ impl Ring {
     }
 
     /// What is to be offered, with the numbers that the answers are told by.
-    pub(super) fn open(&mut self, kinds: impl Fn(Kind) -> bool) -> Vec<(u64, Arc<Item>)> {
-        let numbered = (self.first..).zip(&mut self.items);
+    pub(super) fn open(&self, kinds: impl Fn(Kind) -> bool) -> Vec<(u64, Arc<Item>)> {
+        let numbered = (self.first..).zip(&self.items);
         numbered
-            .filter_map(|(number, kept)| Some((number, kept.as_mut()?)))
+            .filter_map(|(number, kept)| Some((number, kept.as_ref()?)))
             .filter(|(_, kept)| !kept.settled && kinds(kept.item.kind()))
-            .map(|(number, kept)| {
-                kept.offers = kept.offers.saturating_add(1);
-                (number, kept.item.clone())
-            })
+            .map(|(number, kept)| (number, kept.item.clone()))
             .collect()
+    }
+
+    /// These are being offered.
+    pub(super) fn offers(&mut self, items: &[(u64, Arc<Item>)]) {
+        for (number, _) in items {
+            if let Some(kept) = self.place(*number).and_then(Option::as_mut) {
+                kept.offers = kept.offers.saturating_add(1);
+            }
+        }
+    }
+
+    /// Where the item with this number is, or was.
+    fn place(&mut self, number: u64) -> Option<&mut Option<Kept>> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.items.get_mut(at)
     }
 
     /// How many are to be offered.
@@ -171,25 +183,24 @@ impl Ring {
     /// now. So it does for what is found there after an offer whose answer was lost, for that may have brought it back. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
     /// ring with everything since the first of them, and each would offer all of it.
     pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis, is_back: bool) {
-        let kept = number
-            .checked_sub(self.first)
-            .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.as_mut());
-        if let Some(kept) = kept {
-            (kept.settled, kept.epoch) = (true, epoch);
-            if is_back || kept.offers > 1 {
-                kept.pushed = Instant::now();
-            }
-            kept.offers = 0;
-            kept.at = kept.at.max(at);
+        let Some(place) = self.place(number) else {
+            return;
+        };
+        let Some(kept) = place else { return };
+        (kept.settled, kept.epoch) = (true, epoch);
+        kept.at = kept.at.max(at);
+        let is_young_again = is_back || kept.offers > 1;
+        kept.offers = 0;
+        if is_young_again && let Some(mut kept) = place.take() {
+            // In the order of ages: where it was it would keep all behind it.
+            kept.pushed = Instant::now();
+            self.items.push_back(Some(kept));
         }
     }
 
     /// Forgets an item that cannot come back.
     pub(super) fn remove(&mut self, number: u64) {
-        let kept = number
-            .checked_sub(self.first)
-            .and_then(|at| self.items.get_mut(usize::try_from(at).ok()?)?.take());
-        if let Some(kept) = kept {
+        if let Some(kept) = self.place(number).and_then(Option::take) {
             self.forget(&kept);
         }
     }
@@ -290,6 +301,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_young_again_does_not_keep_what_is_old() {
+        let mut ring = ring(Duration::ZERO);
+        ring.push(find(ADA, 1), 7, false);
+        for at in 2..5 {
+            ring.push(find(PlayerId(2), at), 7, false);
+        }
+        ring.age_max = Duration::from_secs(60);
+        // The first had to be offered twice, the others' primary answered at once.
+        let open = ring.open(|_| true);
+        assert_eq!(open.len(), 4);
+        ring.offers(&open);
+        for number in 1..4 {
+            ring.settle(number, 8, 0, false);
+        }
+        let open = ring.open(|_| true);
+        ring.offers(&open);
+        assert_eq!(
+            open.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+            [0]
+        );
+        ring.settle(0, 8, 0, false);
+        assert_eq!(ring.holds().0, 4);
+        for kept in ring.items.iter_mut().flatten() {
+            if kept.at > 1 {
+                kept.pushed = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+            }
+        }
+        ring.evict(8);
+        let left: Vec<_> = ring
+            .all()
+            .into_iter()
+            .filter_map(|(_, item)| item.in_ledger())
+            .collect();
+        assert_eq!(left, [(ADA, 1)]);
+    }
+
+    #[test]
     fn what_lies_before_the_cut_survived_and_the_rest_is_offered() {
         let mut ring = ring(Duration::MAX);
         for at in 1..=5 {
@@ -351,12 +399,12 @@ mod tests {
         for (is_back, offers, left) in [(true, 1, 1), (false, 1, 0), (false, 2, 1)] {
             let mut ring = ring(Duration::from_millis(500));
             ring.push(find(ADA, 1), 8, false);
-            let mut number = 0;
+            let open = ring.open(|_| true);
             for _ in 0..offers {
-                number = ring.open(|_| true)[0].0;
+                ring.offers(&open);
             }
             std::thread::sleep(Duration::from_millis(501));
-            ring.settle(number, 8, 0, is_back);
+            ring.settle(open[0].0, 8, 0, is_back);
             ring.evict(8);
             assert_eq!(ring.holds().0, left, "{is_back} {offers}");
         }
