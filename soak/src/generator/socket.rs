@@ -6,6 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 
 /// Descriptors that are left to the rest of the process.
 pub const DESCRIPTORS_RESERVED: u64 = 128;
@@ -86,6 +87,7 @@ impl Road {
         if self.sources > 1 {
             let [_, _, _, last] = (user % self.sources + 1).to_be_bytes();
             let source = Ipv4Addr::new(127, 0, 0, last);
+            port_by_connect(&socket)?;
             socket.bind(&SocketAddr::from((source, 0)).into())?;
         }
         match socket.connect(&(*target).into()) {
@@ -95,6 +97,30 @@ impl Road {
             Err(error) => return Err(error),
         }
         Ok(socket.into())
+    }
+}
+
+/// Lets `connect` choose the port instead of `bind`, which looks for one that is free whatever the target: with thousands of
+/// ports in TIME_WAIT that took 100 µs and more of each connection, and a generator whose users reconnect while the system is
+/// slow fell behind for good. socket2 and rustix have no call for it.
+fn port_by_connect(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `on` is an int of the size that is told.
+    #[allow(unsafe_code)]
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 
