@@ -11,7 +11,7 @@ use crate::case::Kind;
 #[derive(Debug)]
 pub struct Aside {
     link: Link,
-    exchange: Option<Exchange>,
+    pub(super) exchange: Option<Exchange>,
 }
 
 impl Aside {

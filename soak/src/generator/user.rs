@@ -166,7 +166,12 @@ impl User {
     /// Whether a poll may be with the system.
     #[must_use]
     pub fn polls(&self) -> bool {
-        self.exchange.is_some_and(|exchange| {
+        // While an answer on the second connection is looked at, that stands in the place of the first.
+        let aside = self
+            .aside
+            .iter()
+            .filter_map(|aside| aside.exchange.as_ref());
+        self.exchange.iter().chain(aside).any(|exchange| {
             exchange.request.kind == Kind::Poll
                 && matches!(exchange.stage, Stage::Connecting | Stage::Sent)
         })
