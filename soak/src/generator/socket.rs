@@ -101,8 +101,8 @@ impl Road {
 }
 
 /// Lets `connect` choose the port instead of `bind`, which looks for one that is free whatever the target: with thousands of
-/// ports in TIME_WAIT that took 100 µs and more of each connection, and a generator whose users reconnect while the system is
-/// slow fell behind for good. socket2 and rustix have no call for it.
+/// ports in TIME_WAIT that took 70 % of the generator's time, and one whose users reconnect while the system is slow fell
+/// behind for seconds. socket2 and rustix have no call for it.
 fn port_by_connect(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     let size = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;

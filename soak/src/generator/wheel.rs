@@ -5,7 +5,7 @@
 const SLOTS: usize = 1 << 14;
 const WORD_BITS: usize = 64;
 /// Emptied slots' memory that is kept for the next ones. Kept by each slot, it grew for as long as some slot had not yet seen
-/// its fullest tick: with 10,000 users by a fifth of the harness's memory in a quarter of an hour.
+/// its fullest tick: with 10,000 users by 17 % of the harness's memory in a quarter of an hour.
 const SPARES_MAX: usize = 4_096;
 /// A slot that had more places than this (all users due at once, after a pause) gives them back.
 const SPARE_PLACES_MAX: usize = 1_024;

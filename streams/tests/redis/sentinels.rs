@@ -31,6 +31,12 @@ async fn replicated(connection: &Connection, watcher: &Watcher) {
     .await;
 }
 
+/// Finds the master `hunt` through one sentinel.
+fn resolver(watcher: &Watcher) -> Sentinel {
+    let sentinels = vec![Endpoint::new("127.0.0.1", watcher.port)];
+    Sentinel::new(sentinels, "hunt", Credentials::default(), Arc::new(TcpDial))
+}
+
 /// The sentinel cuts all links of a server that it promotes, which may hit one that was made a moment before.
 async fn value_of_a(connection: &Connection) -> u64 {
     let mut get = cmd("GET");
@@ -124,12 +130,7 @@ async fn whoever_has_found_the_promoted_replica_is_not_sent_away_by_the_announce
     let replicas =
         [(); 2].map(|()| Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]));
     let watcher = sentinel("hunt", master.port);
-    let resolver = Sentinel::new(
-        vec![Endpoint::new("127.0.0.1", watcher.port)],
-        "hunt",
-        Credentials::default(),
-        Arc::new(TcpDial),
-    );
+    let resolver = resolver(&watcher);
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
     let plain = client.get_multiplexed_async_connection().await.unwrap();
     let mut announcements = client.get_async_pubsub().await.unwrap();
@@ -169,12 +170,7 @@ async fn a_failover_is_announced_without_a_link_to_the_old_master() {
     let master = Server::start();
     let replica = Server::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
     let watcher = sentinel("hunt", master.port);
-    let resolver = Sentinel::new(
-        vec![Endpoint::new("127.0.0.1", watcher.port)],
-        "hunt",
-        Credentials::default(),
-        Arc::new(TcpDial),
-    );
+    let resolver = resolver(&watcher);
     let current = resolver.resolve().await.unwrap();
     assert_eq!(current.port, master.port);
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", watcher.port)).unwrap();
