@@ -12,6 +12,7 @@ use http_site::{Ask, Site, wait};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redis_server::cluster::Cluster;
+use serde_json::json;
 use std::time::{Duration, Instant};
 use trove_streams::slot::{SLOTS, slot};
 
@@ -174,6 +175,45 @@ fn with_replicated_what_a_primary_of_a_cluster_took_with_it_was_not_acknowledged
     assert!(metric(&sites, "trove_store_failovers_total") >= 4);
     books.no_poll_failed();
     books.are_kept_by(&sites[0]);
+}
+
+#[test]
+fn a_replica_that_is_away_does_not_hold_up_writes_to_the_other_primaries() {
+    let mut cluster = Cluster::start(true, 1_500);
+    let settings = [
+        ("store.durability", "replicated"),
+        ("store.durability_wait_ms", "1000"),
+    ];
+    let sites = sites(&cluster, &settings);
+    // So many that all of them, a hundred or so a fence, would outlast what a find waits: 5 s.
+    let names: Vec<String> = (0..1_000).map(|nth| format!("player-{nth}")).collect();
+    for name in &names {
+        sites[0].player(name).poll();
+    }
+    let before = offered(&sites[0]).len();
+    let slot = slots()[1];
+    let old = cluster.primary_of(slot);
+    cluster.nodes[old].kill();
+    cluster.promoted(slot, old);
+    wait("the recovery to begin", || {
+        offered(&sites[0]).len() > before
+    });
+    assert!(offered(&sites[0])[before] >= names.len());
+    let find = |name: &String| {
+        let found = json!({"treasure": "r", "id": "one"});
+        sites[0].player(name).find(&found).status
+    };
+    let answers: Vec<u16> = std::thread::scope(|scope| {
+        let all: Vec<_> = names[..24]
+            .iter()
+            .map(|name| scope.spawn(move || find(name)))
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    println!("{answers:?}");
+    // Two of three primaries have their replicas.
+    let done = answers.iter().filter(|status| **status == 201).count();
+    assert!(done >= answers.len() / 2, "{answers:?}");
 }
 
 /// A round of a seeded mixture: what fails, and how.

@@ -4,15 +4,13 @@
 //! that names it. Places are used again; the number in a ticket is not, so a ticket that outlived its request (the client
 //! went away, the answer took too long) opens nothing, whoever has the place by then.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Persistence, Shape};
-use super::head::Head;
+use super::pen::Pen;
 use super::refusal::{OwnAnswer, Refusal};
-use super::scratch::date_field;
 use super::seats::{Seats, lock};
 use super::tcp::Tcp;
 use super::{Phase, unix_s};
@@ -138,7 +136,7 @@ impl Desk {
         self.phase.load(Relaxed) >= Phase::Notice as u8
     }
 
-    fn draw(self: &Arc<Self>, seat: u32, shape: TakenShape) -> Ticket {
+    pub(super) fn draw(self: &Arc<Self>, seat: u32, shape: TakenShape) -> Ticket {
         let mut places = lock(&self.places);
         places.serials += 1;
         let serial = places.serials;
@@ -299,9 +297,9 @@ impl Places {
 /// It is meant to be used on the front's event loop, and works on any thread.
 #[must_use = "a ticket that is dropped answers 502"]
 pub struct Ticket {
-    desk: Arc<Desk>,
-    place: u32,
-    serial: u64,
+    pub(super) desk: Arc<Desk>,
+    pub(super) place: u32,
+    pub(super) serial: u64,
     shape: TakenShape,
 }
 
@@ -430,115 +428,5 @@ impl Drop for Ticket {
                 answer.body(why.problem_json().as_bytes());
             });
         }
-    }
-}
-
-/// A request that a backend may take: see [`Backend::take`](super::Backend::take).
-pub struct Offer<'a> {
-    head: &'a Head<'a>,
-    raw: &'a [u8],
-    body: &'a [u8],
-    desk: &'a Arc<Desk>,
-    seat: u32,
-    shape: TakenShape,
-    drawn: Option<(u32, u64)>,
-}
-
-impl<'a> Offer<'a> {
-    pub(super) fn new(
-        head: &'a Head<'a>,
-        raw: &'a [u8],
-        body: &'a [u8],
-        (desk, seat): (&'a Arc<Desk>, u32),
-        shape: Shape<'_>,
-    ) -> Self {
-        let shape = TakenShape {
-            persistence: shape.persistence,
-            head_only: shape.head_only,
-            arrived: head.arrived(),
-        };
-        Offer {
-            head,
-            raw,
-            body,
-            desk,
-            seat,
-            shape,
-            drawn: None,
-        }
-    }
-
-    /// Its head.
-    #[must_use]
-    pub fn head(&self) -> &'a Head<'a> {
-        self.head
-    }
-
-    /// The bytes of its head as they were read, to the empty line.
-    #[must_use]
-    pub fn raw(&self) -> &'a [u8] {
-        self.raw
-    }
-
-    /// Its body; empty if it has none.
-    #[must_use]
-    pub fn body(&self) -> &'a [u8] {
-        self.body
-    }
-
-    /// Takes the request. `None` if it was taken before.
-    pub fn ticket(&mut self) -> Option<Ticket> {
-        if self.drawn.is_some() {
-            return None;
-        }
-        let ticket = self.desk.draw(self.seat, self.shape);
-        self.drawn = Some((ticket.place, ticket.serial));
-        Some(ticket)
-    }
-
-    /// Takes the request no more: it goes to `call`. A ticket of another request is only dropped.
-    pub fn give_back(&mut self, mut ticket: Ticket) {
-        let is_ours = Arc::ptr_eq(self.desk, &ticket.desk)
-            && self.drawn == Some((ticket.place, ticket.serial));
-        if is_ours && ticket.is_waiting() {
-            ticket.serial = 0;
-            self.desk.abandon(ticket.place);
-            self.drawn = None;
-        }
-    }
-
-    /// The place of the ticket that was drawn.
-    pub(super) fn drawn(&self) -> Option<u32> {
-        self.drawn.map(|(place, _)| place)
-    }
-}
-
-/// What tickets write with; one a thread.
-#[derive(Default)]
-struct Pen {
-    out: Vec<u8>,
-    date: Vec<u8>,
-    date_s: u64,
-}
-
-thread_local! {
-    static PEN: Cell<Option<Box<Pen>>> = const { Cell::new(None) };
-}
-
-impl Pen {
-    fn take(unix_s: u64) -> Box<Pen> {
-        let mut pen = PEN.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        if pen.date_s != unix_s {
-            pen.date_s = unix_s;
-            pen.date = date_field(unix_s).into_bytes();
-        }
-        pen
-    }
-
-    fn give_back(mut self: Box<Self>) {
-        self.out.clear();
-        self.out.shrink_to(64 * 1024);
-        // At the end of the thread there is nobody left to lend to.
-        let _ = PEN.try_with(|slot| slot.set(Some(self)));
     }
 }

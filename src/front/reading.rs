@@ -8,10 +8,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Answer, Persistence, Shape};
 use super::connection::{Connection, Flow, Sent, Stage, Timer};
-use super::desk::Offer;
 use super::exchange::Exchange;
 use super::framing::Framing;
 use super::head::{Head, Origin, field_slots};
+use super::offer::Offer;
 use super::refusal::Refusal;
 use super::scratch::Scratch;
 use super::upgrade::push_switching;

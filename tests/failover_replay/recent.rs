@@ -1,6 +1,7 @@
 //! The ends of the feeds, which are read in one go after a failover.
 
 use super::*;
+use trove_streams::redis;
 
 const ADA: PlayerId = PlayerId(7);
 const BEN: PlayerId = PlayerId(8);
@@ -204,4 +205,55 @@ async fn whose_feed_was_cut_is_known_by_what_is_left_of_it_and_all_that_came_sin
     assert!(!store.vouches_for(eve));
     play(&world, &store, ada, 1).await;
     told(&mut feed, &shows(back.seq + 2)).await;
+}
+
+/// Waits until a server is being asked for ends of feeds, and breaks everybody's links to it, once. Returns when it has begun
+/// to look; to be joined.
+fn break_links_at_the_first_read(port: u16) -> std::thread::JoinHandle<()> {
+    let (looks, begun) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let client = redis::Client::open(("127.0.0.1", port)).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        looks.send(()).unwrap();
+        let began = Instant::now();
+        loop {
+            let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+            if stats.contains("cmdstat_xrevrange:") {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "no feed's end was read");
+        }
+        let killed: u32 = redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal"])
+            .query(&mut connection)
+            .unwrap();
+        assert!(killed > 0);
+    });
+    begun.recv().unwrap();
+    thread
+}
+
+#[tokio::test]
+async fn a_feed_whose_reading_broke_off_is_read_over_the_next_link() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    let since = world.now();
+    world.advance(1_000);
+    // Two dozen reads, with pauses.
+    let players = 100..6_100;
+    for first in players.clone().step_by(500) {
+        let some = (first..first + 500).map(|player| (PlayerId(player), of("a")));
+        store.record(&hunt(), some.collect()).await.unwrap();
+    }
+    let epoch = store.epoch();
+    world.save();
+    world.lose();
+    let breaking = break_links_at_the_first_read(world.server.port);
+    recovered(&store, epoch).await;
+    breaking.join().unwrap();
+    for player in players {
+        let known = recent(&store, PlayerId(player), since).map(|entries| entries.len());
+        assert_eq!(known, Some(1), "{player}");
+    }
 }

@@ -282,6 +282,45 @@ async fn a_player_who_was_lost_and_came_to_be_again_elsewhere_has_one_wallet() {
 }
 
 #[tokio::test]
+async fn a_number_that_was_another_ones_for_a_while_is_its_players_again() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    world.save();
+    let mut blank = world.server.copy_of_saved();
+    let ada = open(&store, "ada", START).await.unwrap();
+    find(&store, ada, of("a")).await;
+    let epoch = store.epoch();
+    world.server.kill();
+    let mut other = World {
+        server: world.server.copy_of_saved(),
+        time: world.time.clone(),
+    };
+    other.tell_time(other.now());
+    let stranger = other.connect().await;
+    let second = open(&stranger, "ada", START).await.unwrap();
+    assert_ne!(second, ada);
+    drop(stranger);
+    other.save();
+    world.server.take_saved_of(&mut other.server);
+    world.tell_time(world.now());
+    recovered(&store, epoch).await;
+    assert_eq!(wallet(&store, second).await.pending_coins, 10);
+    // A history in which neither was ever heard of: the name has the number again that it had first.
+    let epoch = store.epoch();
+    blank.run::<()>(&["SAVE"]);
+    world.server.kill();
+    world.server.take_saved_of(&mut blank);
+    world.tell_time(world.now());
+    recovered(&store, epoch).await;
+    assert_eq!(open(&store, "ada", START).await.unwrap(), ada);
+    assert_eq!(wallet(&store, ada).await.pending_coins, 10);
+    find(&store, ada, of("b")).await;
+    assert_eq!(credit(&store, ada).await.balance, 30);
+    verify(&store).await;
+}
+
+#[tokio::test]
 async fn a_revocation_waits_for_the_credits_that_it_takes_from() {
     let mut world = World::new();
     let (one, other) = (world.connect().await, world.connect().await);

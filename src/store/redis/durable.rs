@@ -220,6 +220,11 @@ impl Core {
         }
     }
 
+    /// Whether the server of `key` is still the one that a call was sent to, in the same history and over the same link.
+    pub(super) fn is_as_sent(&self, key: &str, sent: &Sent) -> bool {
+        Sent::to(&self.commands, key).as_ref() == Some(sent)
+    }
+
     /// Runs one call that changes nothing. `read` takes the reply apart, and says which entry of the partition's feed it depends
     /// on: up to what fences have covered it is answered at once, beyond that once one does.
     pub(super) async fn look_up<T>(
@@ -257,7 +262,7 @@ impl Core {
             return false;
         };
         // Answered over another link, it may be of another history.
-        if Sent::to(&self.commands, key).as_ref() != Some(sent) {
+        if !self.is_as_sent(key, sent) {
             return false;
         }
         let cut = self.shared.replay.cut(usize::from(partition.index()));
@@ -335,7 +340,7 @@ impl Core {
         }
         let covers = servers.iter().map(|(key, sent)| async {
             // Answered over another link, it may have been done in another history.
-            if Sent::to(&self.commands, key).as_ref() != Some(*sent) {
+            if !self.is_as_sent(key, sent) {
                 return Err(FenceError::OtherHistory);
             }
             fences.cover(key, sent).await

@@ -17,8 +17,9 @@ use crate::game::entry::Entry;
 use crate::game::hunt::HuntState;
 use crate::game::ids::PlayerId;
 use crate::game::wallet::Wallet;
+use futures_util::future::join_all;
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trove_streams::{EntryId, Partition, feed};
 
@@ -33,6 +34,8 @@ pub const RECENT_SPAN_MIN: Duration = Duration::from_secs(60);
 const CALM_MIN: Duration = Duration::from_millis(500);
 /// How long reading them may take after the time that there is. Of partitions that were not read by then everything is looked up.
 const READ_LATE_MAX: Duration = Duration::from_millis(500);
+/// How long fences may take to cover what was read where reading it took all the time that there was.
+const COVER_LATE_MAX: Duration = Duration::from_millis(200);
 /// The pause before a fence that did not cover what was read is asked for again.
 const COVER_AGAIN: Duration = Duration::from_millis(50);
 /// Entries that are read at a time: taking them apart holds the event loop half a millisecond.
@@ -212,36 +215,39 @@ impl Core {
         let share = self.shared.options.recent_entries_max / all.len().max(1);
         // Nothing read would look like nothing there.
         let share = share.max(1);
-        let mut partitions = HashMap::with_capacity(all.len());
         let keys: Vec<String> = all
             .iter()
             .map(|partition| self.shared.keys.partition(*partition).feed())
             .collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let mut sent = vec![None; all.len()];
-        for (nth, partition) in all.iter().copied().enumerate() {
-            let read = async {
-                sent[nth] = self.sending(std::iter::once(keys[nth])).pop().flatten();
-                let read = self.ends(partition, since, share, calm_until).await;
-                if read.is_ok() || self.commands.is_cluster() {
-                    return read;
-                }
-                // The link broke. Soon after a failover there may be a new one at once.
-                self.commands.wait_up(READ_LATE_MAX).await?;
-                sent[nth] = self.sending(std::iter::once(keys[nth])).pop().flatten();
-                self.ends(partition, since, share, calm_until).await
-            };
-            // One whose primary is away must not hold up the others.
-            match tokio::time::timeout_at(until.into(), read).await {
-                Ok(Ok(ends)) => drop(partitions.insert(partition, ends)),
-                Ok(Err(error)) => {
-                    tracing::info!(%partition, %error, "the feed's end is not read: its players are looked up");
-                }
-                Err(_) => break,
+        // Each primary's one after the other: one that is away or slow holds up only its own.
+        let mut by_server: Vec<(Option<Sent>, Vec<usize>)> = Vec::new();
+        for (nth, key) in keys.iter().enumerate() {
+            let server = Sent::to(&self.commands, key);
+            match by_server.iter_mut().find(|(known, _)| *known == server) {
+                Some((_, of)) => of.push(nth),
+                None => by_server.push((server, vec![nth])),
             }
         }
-        let read = partitions.len();
-        let covered = self.cover_ends(&mut partitions, &keys, &sent, until).await;
+        let ends: Mutex<Vec<(Partition, Ends, Option<Sent>)>> = Mutex::default();
+        let reads = by_server.iter().map(|(_, of)| async {
+            for nth in of.iter().copied() {
+                let (partition, key) = (all[nth], keys[nth]);
+                match self.ends_of(partition, key, (since, share), calm_until).await {
+                    Ok((read, sent)) => lock(&ends).push((partition, read, sent)),
+                    Err(error) => {
+                        tracing::info!(%partition, %error, "the feed's end is not read: its players are looked up");
+                    }
+                }
+            }
+        });
+        // What was read by then counts.
+        let _ = tokio::time::timeout_at(until.into(), join_all(reads)).await;
+        let mut ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let covered_by = calm_until.max(Instant::now() + COVER_LATE_MAX);
+        self.cover_ends(&mut ends, covered_by).await;
+        let read = ends.len();
+        let covered = ends.iter().filter(|(_, ends, _)| ends.is_covered).count();
         tracing::info!(
             epoch,
             read,
@@ -254,7 +260,10 @@ impl Core {
         self.shared.recent.keep(Kept {
             epoch,
             until: Instant::now() + kept_for,
-            partitions,
+            partitions: ends
+                .into_iter()
+                .map(|(partition, ends, _)| (partition, ends))
+                .collect(),
         });
         let shared = self.shared.clone();
         tokio::spawn(async move {
@@ -263,28 +272,18 @@ impl Core {
         });
     }
 
-    /// Lets fences cover what was read, at the latest `until` then: a fence whose own link is still on its way to the new primary
-    /// does not reach it at once. Says of how many partitions it is covered.
-    async fn cover_ends(
-        &self,
-        partitions: &mut HashMap<Partition, Ends>,
-        keys: &[&str],
-        sent: &[Option<Sent>],
-        until: Instant,
-    ) -> usize {
-        let all = self.shared.partitions();
-        loop {
-            for (partition, covered) in all.iter().zip(self.covered(keys, sent).await) {
-                if let Some(ends) = partitions.get_mut(partition) {
-                    ends.is_covered |= covered.is_ok();
-                }
+    /// Lets fences cover what was read, until then: a fence whose own link is still on its way to the new primary does not reach it
+    /// at once, and one whose replicas are away not at all.
+    async fn cover_ends(&self, ends: &mut [(Partition, Ends, Option<Sent>)], until: Instant) {
+        let covers = ends.iter_mut().map(|(partition, ends, sent)| async move {
+            let key = self.shared.keys.partition(*partition).feed();
+            let sent = std::slice::from_ref(sent);
+            while self.covered(&[&key], sent).await.iter().any(Result::is_err) {
+                tokio::time::sleep(COVER_AGAIN).await;
             }
-            let covered = partitions.values().filter(|ends| ends.is_covered).count();
-            if covered == partitions.len() || Instant::now() + COVER_AGAIN >= until {
-                return covered;
-            }
-            tokio::time::sleep(COVER_AGAIN).await;
-        }
+            ends.is_covered = true;
+        });
+        let _ = tokio::time::timeout_at(until.into(), join_all(covers)).await;
     }
 
     async fn longest_window_ms(&self) -> Millis {
@@ -296,6 +295,29 @@ impl Core {
             .map(|hunt| hunt.hunt.spec.window_ms)
             .max()
             .unwrap_or_default()
+    }
+
+    /// As [`Core::ends`], with where they were read. Where the link breaks there may soon be a new one, after a failover even at
+    /// once: then they are read again over that.
+    async fn ends_of(
+        &self,
+        partition: Partition,
+        key: &str,
+        (since, entries_max): (Millis, usize),
+        calm_until: Instant,
+    ) -> Result<(Ends, Option<Sent>), trove_streams::Error> {
+        let read = async || {
+            let sent = self.sending(std::iter::once(key)).pop().flatten();
+            let ends = self.ends(partition, since, entries_max, calm_until).await?;
+            Ok((ends, sent))
+        };
+        match read().await {
+            Err(_) if !self.commands.is_cluster() => {
+                self.commands.wait_up(READ_LATE_MAX).await?;
+                read().await
+            }
+            read => read,
+        }
     }
 
     /// The entries of a partition's feed since then, the newest `entries_max` at most.

@@ -15,6 +15,7 @@ pub(super) mod journal;
 mod offer;
 mod recovery;
 pub(super) mod ring;
+mod uncovered;
 
 pub use item::Kind;
 pub(super) use recovery::run;

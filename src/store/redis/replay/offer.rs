@@ -1,6 +1,7 @@
 //! Offers of what this instance executed, kind by kind, and what the store answers to them.
 
 use super::item::{Item, Kind};
+use super::uncovered::Uncovered;
 use super::{Dropped, Replay};
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Find};
@@ -35,10 +36,11 @@ pub(super) enum Offered {
 pub(super) type Numbered = (u64, Arc<Item>);
 
 impl Core {
+    /// Lets the store execute names; what came of it is `uncovered` from then on.
     pub(super) async fn offer_names(
         &self,
         part: &[Numbered],
-        epoch: u64,
+        uncovered: &mut Uncovered,
     ) -> Result<(), StoreError> {
         let shared = &self.shared;
         let mut jobs = Vec::with_capacity(part.len());
@@ -69,11 +71,18 @@ impl Core {
             jobs.push(job);
             of.push((*number, *player));
         }
-        for ((number, player), answer) in of.into_iter().zip(self.run_all(&jobs).await) {
+        let answers = self.execute_offers(&jobs).await;
+        for ((number, player), (answer, place)) in of.into_iter().zip(answers) {
             let offered = match answer {
                 Answer::Reply(value) => match text(value)?.as_str() {
-                    "back" => Offered::Back(0),
-                    "kept" => Offered::Kept(0),
+                    word @ ("back" | "kept") => {
+                        shared.replay.is_itself(player);
+                        if word == "back" {
+                            Offered::Back(0)
+                        } else {
+                            Offered::Kept(0)
+                        }
+                    }
                     "x" => {
                         shared.replay.purge(player);
                         Offered::Not(Dropped::Erased)
@@ -85,12 +94,10 @@ impl Core {
                         Offered::Kept(0)
                     }
                 },
-                Answer::Generation | Answer::Failed(StoreError::NotDurable(_)) => Offered::Later,
+                Answer::Generation => continue,
                 Answer::Failed(error) => return Err(error),
             };
-            if !self.take(epoch, (number, Kind::Player), Ok(offered)) {
-                return Err(StoreError::Busy);
-            }
+            uncovered.add(place, (number, Kind::Player, offered));
         }
         Ok(())
     }
@@ -163,11 +170,12 @@ impl Core {
         }
     }
 
-    /// Offers finds, credits and reinstatements.
+    /// Lets the store execute finds, credits and reinstatements; what came of it is `uncovered` from then on.
     pub(super) async fn offer_finds(
         &self,
         part: &[Numbered],
         epoch: u64,
+        uncovered: &mut Uncovered,
     ) -> Result<(), StoreError> {
         let mut hunts: HashMap<HuntId, Option<Arc<CachedHunt>>> = HashMap::new();
         let mut jobs = Vec::with_capacity(part.len());
@@ -226,19 +234,24 @@ impl Core {
                 return Err(StoreError::Busy);
             }
         }
-        for ((number, kind, player, hunt), answer) in of.into_iter().zip(self.run_all(&jobs).await)
-        {
+        let answers = self.execute_offers(&jobs).await;
+        for ((number, kind, player, hunt), (answer, place)) in of.into_iter().zip(answers) {
             let offered = match answer {
                 Answer::Reply(value) => self.offered(&hunt, player, value).await,
                 Answer::Generation => self
                     .load_hunt(&hunt.hunt.spec.id)
                     .await
                     .map(|_| Offered::Later),
-                Answer::Failed(StoreError::NotDurable(_)) => Ok(Offered::Later),
                 Answer::Failed(error) => return Err(error),
             };
-            if !self.take(epoch, (number, kind), offered) {
-                return Err(StoreError::Busy);
+            match offered {
+                Ok(Offered::Later) => {}
+                Ok(offered) => uncovered.add(place, (number, kind, offered)),
+                Err(error) => {
+                    if !self.take(epoch, (number, kind), Err(error)) {
+                        return Err(StoreError::Busy);
+                    }
+                }
             }
         }
         Ok(())
@@ -378,6 +391,13 @@ impl Core {
 }
 
 impl Replay {
+    /// A player's name has the number again that it was lost with.
+    fn is_itself(&self, player: PlayerId) {
+        if self.any_moved() {
+            lock(&self.moved).remove(&player);
+        }
+    }
+
     /// A player's name has got another number since it was lost.
     fn rename(&self, from: PlayerId, to: PlayerId) {
         lock(&self.moved).insert(from, to);

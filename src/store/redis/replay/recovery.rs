@@ -2,6 +2,7 @@
 
 use super::item::{Item, Kind};
 use super::offer::Offered;
+use super::uncovered::Uncovered;
 use super::{Dropped, Phase, Replay};
 use crate::game::ids::PlayerId;
 use crate::store::StoreError;
@@ -49,8 +50,17 @@ impl Core {
         let before = replay.counts().replayed;
         let (mut recovering, mut has_read) = (true, false);
         let reads_at = replay.recovery.saturating_sub(READ_RECENT_AHEAD);
+        let mut uncovered = Uncovered::default();
         loop {
-            let reached = self.offer_all(epoch, began).await;
+            let reached = self.offer_all(epoch, began, &mut uncovered).await;
+            // Fences that wait for a replica must not hold up what is next.
+            let next = match (has_read, recovering) {
+                (false, _) => reads_at,
+                (_, true) => replay.recovery,
+                (_, false) => Duration::MAX,
+            };
+            let left = next.saturating_sub(began.elapsed());
+            self.settle_covered(epoch, &mut uncovered, left).await;
             if self.shared.epoch() != epoch {
                 return true;
             }
@@ -68,7 +78,7 @@ impl Core {
                 break;
             }
             if began.elapsed() >= replay.recovery + LATE && reached {
-                self.give_up();
+                self.give_up(epoch, uncovered);
                 break;
             }
             let pause = if open == 0 {
@@ -100,9 +110,13 @@ impl Core {
         }
     }
 
-    /// What still cannot come back never will.
-    fn give_up(&self) {
+    /// What still cannot come back never will. What is there, though no fence has covered it yet, is kept like all that this
+    /// instance has executed lately.
+    fn give_up(&self, epoch: u64, uncovered: Uncovered) {
         let replay = &self.shared.replay;
+        for (number, kind, offered) in uncovered.into_all() {
+            self.take(epoch, (number, kind), Ok(offered));
+        }
         let open = lock(&replay.ring).open(|_| true);
         for (number, item) in open {
             let why = match &*item {
@@ -114,8 +128,9 @@ impl Core {
         }
     }
 
-    /// Offers everything that has no answer yet in a recovery that began then. Says whether the store could be reached.
-    async fn offer_all(&self, epoch: u64, began: Instant) -> bool {
+    /// Offers everything that has no answer yet in a recovery that began then. Says whether the store could be reached. What
+    /// was executed counts once it is covered; what comes next does not wait for that.
+    async fn offer_all(&self, epoch: u64, began: Instant, uncovered: &mut Uncovered) -> bool {
         let replay = &self.shared.replay;
         let pause = async |sent: Instant| {
             // Not longer, when the store is slow: writes wait for the names.
@@ -125,11 +140,12 @@ impl Core {
                 tokio::time::sleep(pause).await;
             }
         };
-        let names = lock(&replay.ring).open(|kind| kind == Kind::Player);
+        let mut names = lock(&replay.ring).open(|kind| kind == Kind::Player);
+        names.retain(|(number, _)| !uncovered.has(*number));
         for part in names.chunks(OFFERED_AT_ONCE) {
             lock(&replay.ring).offers(part);
             let sent = Instant::now();
-            if self.offer_names(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+            if self.offer_names(part, uncovered).await.is_err() || self.shared.epoch() != epoch {
                 return false;
             }
             pause(sent).await;
@@ -156,11 +172,13 @@ impl Core {
                 }
             }
         }
-        let rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
+        let mut rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
+        rest.retain(|(number, _)| !uncovered.has(*number));
         for part in rest.chunks(OFFERED_AT_ONCE) {
             lock(&replay.ring).offers(part);
             let sent = Instant::now();
-            if self.offer_finds(part, epoch).await.is_err() || self.shared.epoch() != epoch {
+            let offered = self.offer_finds(part, epoch, uncovered).await;
+            if offered.is_err() || self.shared.epoch() != epoch {
                 return false;
             }
             pause(sent).await;
