@@ -65,7 +65,11 @@ impl Promise {
         };
         let store = RedisStore::connect(&server.url(), options).await.unwrap();
         store.put_hunt(spec()).await.unwrap().unwrap();
-        store.step_hunt(&hunt(), LifeStep::Open).await.unwrap().unwrap();
+        store
+            .step_hunt(&hunt(), LifeStep::Open)
+            .await
+            .unwrap()
+            .unwrap();
         let finds = if appendfsync == "everysec" && durability == Durability::Fsync {
             FINDS_EVERYSEC
         } else {
@@ -181,7 +185,11 @@ async fn main() {
     }
     for promise in &promises {
         let finds = (ROUNDS + 1) * promise.finds * CALLERS.iter().sum::<u64>();
-        println!("{:<16} {finds} finds, {} fences", promise.name, fences(&promise.server));
+        println!(
+            "{:<16} {finds} finds, {} fences",
+            promise.name,
+            fences(&promise.server)
+        );
         for audit in promise.store.verify(None).await.unwrap() {
             assert!(audit.holds(), "{audit:#?}");
         }
