@@ -217,7 +217,10 @@ fn break_links_at_the_first_read(port: u16) -> std::thread::JoinHandle<()> {
         looks.send(()).unwrap();
         let began = Instant::now();
         loop {
-            let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+            let stats: String = redis::cmd("INFO")
+                .arg("commandstats")
+                .query(&mut connection)
+                .unwrap();
             if stats.contains("cmdstat_xrevrange:") {
                 break;
             }
