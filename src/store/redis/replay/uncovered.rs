@@ -26,7 +26,11 @@ impl Uncovered {
     pub(super) fn add(&mut self, place: Place, executed: Executed) {
         self.numbers.insert(executed.0);
         // Servers are few.
-        match self.by_place.iter_mut().find(|(known, _)| known.1 == place.1) {
+        match self
+            .by_place
+            .iter_mut()
+            .find(|(known, _)| known.1 == place.1)
+        {
             Some((_, of)) => of.push(executed),
             None => self.by_place.push((place, vec![executed])),
         }
@@ -61,17 +65,20 @@ impl Core {
         uncovered: &mut Uncovered,
         within: Duration,
     ) {
-        let covers = uncovered.by_place.iter_mut().map(|((key, sent), of)| async move {
-            let covered = self.covered(&[key], std::slice::from_ref(sent)).await;
-            let as_sent = |sent: &Sent| self.is_as_sent(key, sent);
-            if covered.iter().all(Result::is_ok) {
-                for (number, kind, offered) in of.drain(..) {
-                    self.take(epoch, (number, kind), Ok(offered));
+        let covers = uncovered
+            .by_place
+            .iter_mut()
+            .map(|((key, sent), of)| async move {
+                let covered = self.covered(&[key], std::slice::from_ref(sent)).await;
+                let as_sent = |sent: &Sent| self.is_as_sent(key, sent);
+                if covered.iter().all(Result::is_ok) {
+                    for (number, kind, offered) in of.drain(..) {
+                        self.take(epoch, (number, kind), Ok(offered));
+                    }
+                } else if !sent.as_ref().is_some_and(as_sent) {
+                    of.clear();
                 }
-            } else if !sent.as_ref().is_some_and(as_sent) {
-                of.clear();
-            }
-        });
+            });
         // Those that are covered in time are noted all the same.
         let _ = tokio::time::timeout(within, join_all(covers)).await;
         uncovered.by_place.retain(|(_, of)| !of.is_empty());
