@@ -13,8 +13,14 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redis_server::cluster::Cluster;
 use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use trove_streams::keys::Keys;
 use trove_streams::slot::{SLOTS, slot};
+use trove_streams::{Partitions, redis};
 
 /// Two instances on a cluster, with hunt `h` open.
 fn sites(cluster: &Cluster, settings: &[(&str, &str)]) -> Vec<Site> {
@@ -190,15 +196,22 @@ fn a_replica_that_is_away_does_not_hold_up_writes_to_the_other_primaries() {
     for name in &names {
         sites[0].player(name).poll();
     }
-    let before = offered(&sites[0]).len();
+    let followed = || {
+        let log = sites[0].log();
+        log.iter()
+            .filter(|line| line.contains("a new epoch is followed"))
+            .count()
+    };
+    let before = (offered(&sites[0]).len(), followed());
     let slot = slots()[1];
     let old = cluster.primary_of(slot);
+    let hunt = HuntState::watch(&cluster, old);
     cluster.nodes[old].kill();
     cluster.promoted(slot, old);
     wait("the recovery to begin", || {
-        offered(&sites[0]).len() > before
+        offered(&sites[0]).len() > before.0
     });
-    assert!(offered(&sites[0])[before] >= names.len());
+    assert!(offered(&sites[0])[before.0] >= names.len());
     let find = |name: &String| {
         let found = json!({"treasure": "r", "id": "one"});
         sites[0].player(name).find(&found).status
@@ -214,6 +227,53 @@ fn a_replica_that_is_away_does_not_hold_up_writes_to_the_other_primaries() {
     // Two of three primaries have their replicas.
     let done = answers.iter().filter(|status| **status == 201).count();
     assert!(done >= answers.len() / 2, "{answers:?}");
+    wait("the recovery to end", || followed() > before.1);
+    // It is there and everybody knows it: nothing stops its finds to make it so.
+    assert_eq!(hunt.seen(), ["2"]);
+}
+
+/// What a partition says of the first hunt, looked at again and again: its generation, or who has stopped its finds.
+struct HuntState {
+    is_over: Arc<AtomicBool>,
+    looks: JoinHandle<BTreeSet<String>>,
+}
+
+impl HuntState {
+    /// In a partition that lies on another primary than this.
+    fn watch(cluster: &Cluster, not_on: usize) -> Self {
+        let keys = Keys::new("", Partitions::default()).unwrap();
+        let states = keys
+            .partitions()
+            .iter()
+            .map(|of| keys.partition(of).state());
+        let (state, port) = states
+            .map(|state| (cluster.primary_of(slot(state.as_bytes())), state))
+            .find(|(primary, _)| *primary != not_on)
+            .map(|(primary, state)| (state, cluster.nodes[primary].port))
+            .unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let looks = std::thread::spawn(move || {
+            let client = redis::Client::open(("127.0.0.1", port)).unwrap();
+            let mut connection = client.get_connection().unwrap();
+            let mut seen = BTreeSet::new();
+            while !over.load(Relaxed) {
+                let state = redis::cmd("HGET")
+                    .arg(&[&state, "g1"])
+                    .query(&mut connection);
+                seen.insert(state.unwrap());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            seen
+        });
+        Self { is_over, looks }
+    }
+
+    /// All that it said so far.
+    fn seen(self) -> Vec<String> {
+        self.is_over.store(true, Relaxed);
+        self.looks.join().unwrap().into_iter().collect()
+    }
 }
 
 /// A round of a seeded mixture: what fails, and how.

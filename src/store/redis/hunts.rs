@@ -136,7 +136,7 @@ impl Core {
     }
 
     /// Every hunt's number and generation.
-    async fn index(&self) -> Result<Vec<(HuntId, u64)>, StoreError> {
+    pub(super) async fn index(&self) -> Result<Vec<(HuntId, u64)>, StoreError> {
         let value = self
             .read(cmd("HGETALL").arg(self.shared.keys.hunts()))
             .await?;

@@ -40,11 +40,29 @@ const COVER_LATE_MAX: Duration = Duration::from_millis(200);
 const COVER_AGAIN: Duration = Duration::from_millis(50);
 /// Entries that are read at a time: taking them apart holds the event loop half a millisecond.
 const ENTRIES_A_READ: usize = 256;
-/// The pause after each read while there is time, in times that it took. 40,000 entries in one go held up the slowest 1 % of
-/// 10,000 players' polls for 100 ms.
+/// The pause after each read while there is time, in times that it took, for each server that is read at the same time. 40,000
+/// entries in one go held up the slowest 1 % of 10,000 players' polls for 100 ms.
 const READ_PAUSE: u32 = 4;
-/// … and the longest: one read that something held up is not to use up the time of all others.
+/// … and the longest, likewise: one read that something held up is not to use up the time of all others.
 const READ_PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// What leaves polls time between the reads.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// There is time until then.
+    calm_until: Instant,
+    /// So many servers are read at the same time, by one event loop.
+    servers: u32,
+}
+
+impl Pace {
+    async fn pause(self, read_took: Duration) {
+        let pause = (read_took * READ_PAUSE).min(READ_PAUSE_MAX) * self.servers;
+        if Instant::now() + pause < self.calm_until {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
 
 /// See the module.
 #[derive(Default)]
@@ -229,11 +247,15 @@ impl Core {
                 None => by_server.push((server, vec![nth])),
             }
         }
+        let pace = Pace {
+            calm_until,
+            servers: u32::try_from(by_server.len()).unwrap_or(u32::MAX),
+        };
         let ends: Mutex<Vec<(Partition, Ends, Option<Sent>)>> = Mutex::default();
         let reads = by_server.iter().map(|(_, of)| async {
             for nth in of.iter().copied() {
                 let (partition, key) = (all[nth], keys[nth]);
-                match self.ends_of(partition, key, (since, share), calm_until).await {
+                match self.ends_of(partition, key, (since, share), pace).await {
                     Ok((read, sent)) => lock(&ends).push((partition, read, sent)),
                     Err(error) => {
                         tracing::info!(%partition, %error, "the feed's end is not read: its players are looked up");
@@ -304,11 +326,11 @@ impl Core {
         partition: Partition,
         key: &str,
         (since, entries_max): (Millis, usize),
-        calm_until: Instant,
+        pace: Pace,
     ) -> Result<(Ends, Option<Sent>), trove_streams::Error> {
         let read = async || {
             let sent = self.sending(std::iter::once(key)).pop().flatten();
-            let ends = self.ends(partition, since, entries_max, calm_until).await?;
+            let ends = self.ends(partition, since, entries_max, pace).await?;
             Ok((ends, sent))
         };
         match read().await {
@@ -326,7 +348,7 @@ impl Core {
         partition: Partition,
         since: Millis,
         entries_max: usize,
-        calm_until: Instant,
+        pace: Pace,
     ) -> Result<Ends, trove_streams::Error> {
         let key = self.shared.keys.partition(partition).feed();
         let mut ends = Ends {
@@ -372,10 +394,7 @@ impl Core {
             }
             ends.to = ends.to.or_else(|| read.first().map(|entry| entry.id));
             left -= read.len();
-            let pause = (asked.elapsed() * READ_PAUSE).min(READ_PAUSE_MAX);
-            if Instant::now() + pause < calm_until {
-                tokio::time::sleep(pause).await;
-            }
+            pace.pause(asked.elapsed()).await;
             match read.last() {
                 Some(last) if left == 0 => {
                     // Others may have the same time.

@@ -42,6 +42,11 @@ impl PartitionState {
             .unwrap_or(EntryId::ZERO)
     }
 
+    /// A hunt's generation in this partition; none while it is frozen, or was never heard of here.
+    pub(super) fn generation(&self, hunt: u32) -> Option<u64> {
+        self.text(&format!("g{hunt}"))?.parse().ok()
+    }
+
     /// A hunt's totals in this partition, and its pending finds.
     pub(super) fn totals(&self, hunt: u32) -> (Totals, u64) {
         let numbers = self

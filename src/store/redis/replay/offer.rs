@@ -1,7 +1,7 @@
 //! Offers of what this instance executed, kind by kind, and what the store answers to them.
 
 use super::item::{Item, Kind};
-use super::uncovered::Uncovered;
+use super::uncovered::{Place, Uncovered};
 use super::{Dropped, Replay};
 use crate::game::Millis;
 use crate::game::entry::{Adjustment, Find};
@@ -14,6 +14,7 @@ use crate::store::redis::cache::CachedHunt;
 use crate::store::redis::hunts::{Create, Frozen, Judged};
 use crate::store::redis::jobs::{Answer, Job, Reader, integer, text};
 use crate::store::redis::shared::{Core, id_digest, lock};
+use crate::store::redis::state::PartitionState;
 use crate::store::redis::wallets::{Outcome as Adjusting, adjusted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,6 +32,9 @@ pub(super) enum Offered {
     /// It cannot come back.
     Not(Dropped),
 }
+
+/// What came of an offer; and where it was executed, if that counts only once fences cover it.
+pub(super) type Offer = Result<(Offered, Option<Place>), StoreError>;
 
 /// An item with its number in the ring.
 pub(super) type Numbered = (u64, Arc<Item>);
@@ -102,14 +106,35 @@ impl Core {
         Ok(())
     }
 
-    pub(super) async fn offer_hunt(&self, hunt: &Hunt) -> Result<Offered, StoreError> {
-        self.bring_back_hunt(hunt).await.map(|back| {
-            if back {
-                Offered::Back(0)
-            } else {
-                Offered::Kept(0)
-            }
-        })
+    pub(super) async fn offer_hunt(&self, lost: &Hunt) -> Offer {
+        if let Some(place) = self.has_hunt(lost).await? {
+            return Ok((Offered::Kept(0), Some(place)));
+        }
+        let back = self.bring_back_hunt(lost).await?;
+        let offered = if back {
+            Offered::Back(0)
+        } else {
+            Offered::Kept(0)
+        };
+        Ok((offered, None))
+    }
+
+    /// Where a hunt stands, if it is there as it was or changed since, and all partitions know it so. Only looks: to change a
+    /// hunt stops its finds everywhere, until fences cover that.
+    async fn has_hunt(&self, lost: &Hunt) -> Result<Option<Place>, StoreError> {
+        let id = &lost.spec.id;
+        let key = self.shared.keys.hunts();
+        let sent = self.sending(std::iter::once(key.as_str())).pop().flatten();
+        let index = self.index().await?;
+        let there = index.into_iter().find(|(other, _)| other == id);
+        if there.is_none_or(|(_, generation)| generation < lost.generation) {
+            return Ok(None);
+        }
+        let hunt = self.load_hunt(id).await?;
+        let (number, generation) = (hunt.hunt.number, hunt.hunt.generation);
+        let states = self.partition_states().await?;
+        let known = |state: &PartitionState| state.generation(number) == Some(generation);
+        Ok(states.iter().all(known).then_some((key, sent)))
     }
 
     /// Makes a hunt again what it was before a failover, unless it has been changed as often since. Its number may be
@@ -144,7 +169,7 @@ impl Core {
         name: &PlayerName,
         player: Option<PlayerId>,
         at: Millis,
-    ) -> Result<Offered, StoreError> {
+    ) -> Offer {
         let keys = &self.shared.keys;
         let word = name.as_str();
         let partition = keys.partition(keys.partitions().of_name(word.as_bytes()));
@@ -160,13 +185,14 @@ impl Core {
             .arg(self.shared.name_digest(word)?)
             .arg(player.map_or_else(String::new, |player| base62(player.0)))
             .number(at);
-        match text(self.ask(job).await?)?.as_str() {
-            "kept" => Ok(Offered::Kept(0)),
+        let (answer, place) = self.execute_offer(job).await;
+        match text(answer.reply()?)?.as_str() {
+            "kept" => Ok((Offered::Kept(0), Some(place))),
             "lost" => {
                 self.erase_as_of(name, player, at).await?;
-                Ok(Offered::Back(0))
+                Ok((Offered::Back(0), None))
             }
-            _ => Ok(Offered::Not(Dropped::Conflict)),
+            _ => Ok((Offered::Not(Dropped::Conflict), Some(place))),
         }
     }
 
@@ -244,14 +270,9 @@ impl Core {
                     .map(|_| Offered::Later),
                 Answer::Failed(error) => return Err(error),
             };
-            match offered {
-                Ok(Offered::Later) => {}
-                Ok(offered) => uncovered.add(place, (number, kind, offered)),
-                Err(error) => {
-                    if !self.take(epoch, (number, kind), Err(error)) {
-                        return Err(StoreError::Busy);
-                    }
-                }
+            let offer = offered.map(|offered| (offered, Some(place)));
+            if !self.note_offer(epoch, (number, kind), offer, uncovered) {
+                return Err(StoreError::Busy);
             }
         }
         Ok(())
@@ -347,11 +368,11 @@ impl Core {
         id: &HuntId,
         player: PlayerId,
         adjustment: &Adjustment,
-    ) -> Result<Offered, StoreError> {
+    ) -> Offer {
         let player = self.shared.replay.moved(player);
         let hunt = match self.hunt(id).await {
             Ok(hunt) => hunt,
-            Err(StoreError::NoSuchHunt) => return Ok(Offered::Later),
+            Err(StoreError::NoSuchHunt) => return Ok((Offered::Later, None)),
             Err(error) => return Err(error),
         };
         let mut is_erased = cmd("SISMEMBER");
@@ -359,22 +380,26 @@ impl Core {
             .arg(self.shared.keys.player(player.0).erased())
             .arg(base62(player.0));
         if integer(&self.read(&is_erased).await?)? == 1 {
-            return Ok(Offered::Not(Dropped::Erased));
+            return Ok((Offered::Not(Dropped::Erased), None));
         }
         let job = self.adjust_job(&hunt, player, adjustment)?;
-        match self.run(job).await {
-            Answer::Generation => self.load_hunt(id).await.map(|_| Offered::Later),
-            Answer::Failed(error) => Err(error),
+        let (answer, place) = self.execute_offer(job).await;
+        let offered = match answer {
+            Answer::Generation => {
+                self.load_hunt(id).await?;
+                Offered::Later
+            }
+            Answer::Failed(error) => return Err(error),
             Answer::Reply(value) => match adjusted(&hunt, adjustment, Reader::new(value)?)? {
                 Adjusting::Needs(coins, _) => {
                     let partition = self.shared.partition_of(player);
                     if self.borrow(&hunt, partition, coins).await? {
-                        Ok(Offered::Later)
+                        Offered::Later
                     } else {
-                        Ok(Offered::Not(Dropped::Coins))
+                        Offered::Not(Dropped::Coins)
                     }
                 }
-                Adjusting::Is(adjusted) => Ok(match adjusted.outcome {
+                Adjusting::Is(adjusted) => match adjusted.outcome {
                     Ok(AdjustDecision::Recorded(entry)) => Offered::Back(entry.at),
                     Ok(AdjustDecision::Duplicate(entry)) => Offered::Kept(entry.at),
                     Err(AdjustRefusal::Conflict) => Offered::Not(Dropped::Conflict),
@@ -384,9 +409,10 @@ impl Core {
                     Err(AdjustRefusal::Wallet(WalletError::CoinsOutOfRange)) => {
                         Offered::Not(Dropped::Coins)
                     }
-                }),
+                },
             },
-        }
+        };
+        Ok((offered, Some(place)))
     }
 }
 

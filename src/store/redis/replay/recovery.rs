@@ -1,7 +1,7 @@
 //! The recovery that a new epoch begins with: what this instance executed is offered until everything has an answer.
 
 use super::item::{Item, Kind};
-use super::offer::Offered;
+use super::offer::{Numbered, Offered};
 use super::uncovered::Uncovered;
 use super::{Dropped, Phase, Replay};
 use crate::game::ids::PlayerId;
@@ -140,8 +140,7 @@ impl Core {
                 tokio::time::sleep(pause).await;
             }
         };
-        let mut names = lock(&replay.ring).open(|kind| kind == Kind::Player);
-        names.retain(|(number, _)| !uncovered.has(*number));
+        let names = replay.to_offer(uncovered, |kind| kind == Kind::Player);
         for part in names.chunks(OFFERED_AT_ONCE) {
             lock(&replay.ring).offers(part);
             let sent = Instant::now();
@@ -151,29 +150,28 @@ impl Core {
             pause(sent).await;
         }
         self.reach(epoch, Phase::Hunts);
-        let hunts = lock(&replay.ring).open(|kind| kind == Kind::Hunt);
+        let hunts = replay.to_offer(uncovered, |kind| kind == Kind::Hunt);
         for (number, item) in hunts {
             lock(&replay.ring).offers(&[(number, item.clone())]);
             if let Item::Hunt(hunt) = &*item {
-                let offered = self.offer_hunt(hunt).await;
-                if !self.take(epoch, (number, Kind::Hunt), offered) {
+                let offer = self.offer_hunt(hunt).await;
+                if !self.note_offer(epoch, (number, Kind::Hunt), offer, uncovered) {
                     return false;
                 }
             }
         }
         self.reach(epoch, Phase::Rest);
-        let erasures = lock(&replay.ring).open(|kind| kind == Kind::Erasure);
+        let erasures = replay.to_offer(uncovered, |kind| kind == Kind::Erasure);
         for (number, item) in erasures {
             lock(&replay.ring).offers(&[(number, item.clone())]);
             if let Item::Erasure { name, player, at } = &*item {
-                let offered = self.offer_erasure(name, *player, *at).await;
-                if !self.take(epoch, (number, Kind::Erasure), offered) {
+                let offer = self.offer_erasure(name, *player, *at).await;
+                if !self.note_offer(epoch, (number, Kind::Erasure), offer, uncovered) {
                     return false;
                 }
             }
         }
-        let mut rest = lock(&replay.ring).open(|kind| kind > Kind::Erasure);
-        rest.retain(|(number, _)| !uncovered.has(*number));
+        let rest = replay.to_offer(uncovered, |kind| kind > Kind::Erasure);
         for part in rest.chunks(OFFERED_AT_ONCE) {
             lock(&replay.ring).offers(part);
             let sent = Instant::now();
@@ -194,8 +192,9 @@ impl Core {
                 ..
             } = &**item
             {
-                let offered = self.offer_adjustment(hunt, *player, adjustment).await;
-                if !self.take(epoch, (*number, Kind::Adjustment), offered) {
+                let offer = self.offer_adjustment(hunt, *player, adjustment).await;
+                let of = (*number, Kind::Adjustment);
+                if !self.note_offer(epoch, of, offer, uncovered) {
                     return false;
                 }
             }
@@ -249,6 +248,13 @@ impl Core {
 }
 
 impl Replay {
+    /// What is to be offered: all that is not settled, but for what was executed and only waits for a fence.
+    fn to_offer(&self, uncovered: &Uncovered, kinds: impl Fn(Kind) -> bool) -> Vec<Numbered> {
+        let mut open = lock(&self.ring).open(kinds);
+        open.retain(|(number, _)| !uncovered.has(*number));
+        open
+    }
+
     fn judge(&self, epoch: u64, partition_of: impl Fn(PlayerId) -> u16) {
         let cuts = lock(&self.cuts).clone();
         let cut_of = |player| {

@@ -2,7 +2,8 @@
 //! for as long as fences may take; meanwhile the recovery goes on, and nothing is executed twice for it.
 
 use super::item::Kind;
-use super::offer::Offered;
+use super::offer::{Offer, Offered};
+use crate::store::StoreError;
 use crate::store::redis::durable::Sent;
 use crate::store::redis::jobs::{Answer, Job};
 use crate::store::redis::shared::Core;
@@ -55,6 +56,34 @@ impl Core {
         answers
             .map(|((answer, sent), job)| (answer, (job.place().to_owned(), sent)))
             .collect()
+    }
+
+    /// The same of a single one.
+    pub(super) async fn execute_offer(&self, job: Job<'_>) -> (Answer, Place) {
+        let answer = self.execute_offers(std::slice::from_ref(&job)).await.pop();
+        answer.unwrap_or_else(|| {
+            let none = StoreError::Unavailable("no answer".into());
+            (Answer::Failed(none), (job.place().to_owned(), None))
+        })
+    }
+
+    /// Notes what came of an offer: at once, unless fences are to cover it first. Says whether to go on.
+    pub(super) fn note_offer(
+        &self,
+        epoch: u64,
+        (number, kind): (u64, Kind),
+        offer: Offer,
+        uncovered: &mut Uncovered,
+    ) -> bool {
+        match offer {
+            Ok((Offered::Later, _)) => self.take(epoch, (number, kind), Ok(Offered::Later)),
+            Ok((offered, Some(place))) => {
+                uncovered.add(place, (number, kind, offered));
+                self.shared.epoch() == epoch
+            }
+            Ok((offered, None)) => self.take(epoch, (number, kind), Ok(offered)),
+            Err(error) => self.take(epoch, (number, kind), Err(error)),
+        }
     }
 
     /// Notes what came of offers that fences cover by now, or within that time. What was executed in another history, or may have
