@@ -3,18 +3,18 @@
 -- KEYS  1 state, 2 names to numbers, 3 numbers to names, 4 erased names, 5 erased players
 -- ARGV  1-3 see prelude
 --       4 the name, 5 its digest, 6 when the token was issued or -, 7 a random number in base 62 that is of this partition
--- Reply the number, after a + if the name is new; or '' if the player was erased and nothing newer vouches for the name; or 'taken' if the random number
---       belongs to somebody already
+-- Reply now, and the number, after a + if the name is new; or '' if the player was erased and nothing newer vouches for the
+--       name; or 'taken' if the random number belongs to somebody already
 local number = redis.call('HGET', KEYS[2], ARGV[4])
 local erased_at = redis.call('HGET', KEYS[4], ARGV[5])
 local issued_at = tonumber(ARGV[6])
 if erased_at and (issued_at or not number) and not (issued_at and issued_at > tonumber(erased_at)) then
-  return ''
+  return {now, ''}
 end
-if number then return number end
+if number then return {now, number} end
 if redis.call('HEXISTS', KEYS[3], ARGV[7]) == 1 or redis.call('SISMEMBER', KEYS[5], ARGV[7]) == 1 then
-  return 'taken'
+  return {now, 'taken'}
 end
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[7])
 redis.call('HSET', KEYS[3], ARGV[7], ARGV[4])
-return '+' .. ARGV[7]
+return {now, '+' .. ARGV[7]}

@@ -321,6 +321,36 @@ async fn a_number_that_was_another_ones_for_a_while_is_its_players_again() {
 }
 
 #[tokio::test]
+async fn of_the_names_only_those_are_offered_that_may_be_lost() {
+    let mut world = World::new();
+    let store = world.connect().await;
+    open_hunt(&store, "h").await;
+    let names = 400;
+    for nth in 0..names {
+        open(&store, &format!("player-{nth}"), START).await.unwrap();
+    }
+    // Every partition has something newer, which survives.
+    world.advance(1_000);
+    for number in 100..200 {
+        find(&store, PlayerId(number), of("a")).await;
+    }
+    world.save();
+    let late = open(&store, "late", START).await.unwrap();
+    for _ in 0..2 {
+        let epoch = store.epoch();
+        world.lose();
+        recovered(&store, epoch).await;
+        let stats: String = world.server.run(&["INFO", "commandstats"]);
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).unwrap();
+        let calls: u64 = calls.split(',').next().unwrap().parse().unwrap();
+        assert!(calls < names, "{calls} scripts ran");
+    }
+    // It came back after all that had survived the first time, and was lost once more.
+    assert_eq!(returned(&store, ReplayKind::Player), 2);
+    assert_eq!(open(&store, "late", START).await.unwrap(), late);
+}
+
+#[tokio::test]
 async fn a_revocation_waits_for_the_credits_that_it_takes_from() {
     let mut world = World::new();
     let (one, other) = (world.connect().await, world.connect().await);

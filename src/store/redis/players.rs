@@ -27,7 +27,7 @@ impl Core {
         &self,
         players: &[Opening],
     ) -> Result<Vec<Result<PlayerId, Erased>>, StoreError> {
-        let mut opened: Vec<Option<Result<PlayerId, Erased>>> =
+        let mut opened: Vec<Option<Result<(PlayerId, Millis), Erased>>> =
             players.iter().map(|_| None).collect();
         let epoch = self.shared.epoch();
         for draw in 0..DRAWS_MAX {
@@ -44,19 +44,28 @@ impl Core {
             let mut failure = None;
             // A name that was there before is only looked up, which asks nothing of the replicas. Whatever comes to stand under
             // its number is covered by later fences, and its name with it.
-            let is_new =
-                |reply: &Value| matches!(reply, Value::BulkString(text) if text.starts_with(NEW));
+            let is_new = |reply: &Value| {
+                let text = match reply {
+                    Value::Array(items) => items.get(1),
+                    _ => None,
+                };
+                matches!(text, Some(Value::BulkString(text)) if text.starts_with(NEW))
+            };
             let answers = self.run_covering(&jobs, is_new).await;
             for (index, answer) in open.iter().zip(answers) {
                 match answer {
-                    Answer::Reply(value) => match text(value)?.as_str() {
-                        "" => opened[*index] = Some(Err(Erased)),
-                        "taken" => {}
-                        number => {
-                            let number = number.trim_start_matches('+');
-                            opened[*index] = Some(Ok(parse_player(number)?));
+                    Answer::Reply(value) => {
+                        let mut reader = Reader::new(value)?;
+                        let at = reader.number()?;
+                        match reader.text()?.as_str() {
+                            "" => opened[*index] = Some(Err(Erased)),
+                            "taken" => {}
+                            number => {
+                                let number = number.trim_start_matches('+');
+                                opened[*index] = Some(Ok((parse_player(number)?, at)));
+                            }
                         }
-                    },
+                    }
                     Answer::Generation => failure = Some(StoreError::Busy),
                     Answer::Failed(error) => failure = Some(error),
                 }
@@ -68,19 +77,21 @@ impl Core {
         let opened: Option<Vec<_>> = opened.into_iter().collect();
         let opened = opened.ok_or(StoreError::Busy)?;
         // After a failover everybody is looked up again. Were they all offered in the next one, it would hold up its polls.
-        let item = |(opening, opened): (&Opening, &Result<PlayerId, Erased>)| {
-            let player = opened
+        let item = |(opening, opened): (&Opening, &Result<(PlayerId, Millis), Erased>)| {
+            let (player, at) = opened
                 .ok()
-                .filter(|player| opening.known != Some(*player))?;
+                .filter(|(player, _)| opening.known != Some(*player))?;
             Some(Item::Player {
                 name: opening.name.clone(),
                 player,
                 issued_at: opening.issued_at,
+                at: Some(at),
             })
         };
         let items = players.iter().zip(&opened).filter_map(item).collect();
         self.shared.replay.keep(items, epoch).await?;
-        Ok(opened)
+        let player = |opened: Result<(PlayerId, Millis), Erased>| opened.map(|(player, _)| player);
+        Ok(opened.into_iter().map(player).collect())
     }
 
     fn open_job(&self, opening: &Opening, again: bool) -> Result<Job<'_>, StoreError> {

@@ -60,6 +60,9 @@ pub(in crate::store::redis) enum Item {
         name: PlayerName,
         player: PlayerId,
         issued_at: Option<Millis>,
+        /// Not known of what a journal of before held.
+        #[serde(default)]
+        at: Option<Millis>,
     },
     /// A hunt as it was after the change.
     Hunt(Box<Hunt>),
@@ -124,14 +127,16 @@ impl Item {
         }
     }
 
-    /// When it became true by the store's clock, and in whose partition, for what stands in the ledger.
-    pub(super) fn in_ledger(&self) -> Option<(PlayerId, Millis)> {
+    /// When it was true at the latest by the store's clock, and in whose partition, for what one script of that partition did or
+    /// saw.
+    pub(super) fn dated(&self) -> Option<(PlayerId, Millis)> {
         match self {
             Self::Find { player, at, .. }
             | Self::Credit { player, at, .. }
             | Self::Reinstatement { player, at, .. }
             | Self::Adjustment { player, at, .. } => Some((*player, *at)),
-            Self::Player { .. } | Self::Hunt(_) | Self::Erasure { .. } => None,
+            Self::Player { player, at, .. } => at.map(|at| (*player, at)),
+            Self::Hunt(_) | Self::Erasure { .. } => None,
         }
     }
 

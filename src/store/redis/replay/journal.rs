@@ -351,6 +351,7 @@ mod tests {
             name: PlayerName::new(&format!("p{player}")).unwrap(),
             player: PlayerId(player),
             issued_at: None,
+            at: None,
         })
     }
 

@@ -23,9 +23,9 @@ use trove_streams::redis::{Value, cmd};
 
 /// What became of an offer.
 pub(super) enum Offered {
-    /// It was lost and is there again, since this time of the ledger; 0 where it stands in none.
+    /// It was lost and is there again, since this time of the store; 0 where that is not known.
     Back(Millis),
-    /// It is there, by an entry that is not later than this.
+    /// It is there, by what was not done later than this.
     Kept(Millis),
     /// Not now; later perhaps.
     Later,
@@ -54,6 +54,7 @@ impl Core {
                 name,
                 player,
                 issued_at,
+                at: _,
             } = &**item
             else {
                 continue;
@@ -78,26 +79,30 @@ impl Core {
         let answers = self.execute_offers(&jobs).await;
         for ((number, player), (answer, place)) in of.into_iter().zip(answers) {
             let offered = match answer {
-                Answer::Reply(value) => match text(value)?.as_str() {
-                    word @ ("back" | "kept") => {
-                        shared.replay.is_itself(player);
-                        if word == "back" {
-                            Offered::Back(0)
-                        } else {
-                            Offered::Kept(0)
+                Answer::Reply(value) => {
+                    let mut reader = Reader::new(value)?;
+                    let now = reader.number()?;
+                    match reader.text()?.as_str() {
+                        "back" => {
+                            shared.replay.regains_number(player);
+                            Offered::Back(now)
+                        }
+                        "kept" => {
+                            shared.replay.regains_number(player);
+                            Offered::Kept(now)
+                        }
+                        "x" => {
+                            shared.replay.purge(player);
+                            Offered::Not(Dropped::Erased)
+                        }
+                        other => {
+                            if let Some(to) = parse_base62(other.as_bytes()) {
+                                shared.replay.rename(player, PlayerId(to));
+                            }
+                            Offered::Kept(now)
                         }
                     }
-                    "x" => {
-                        shared.replay.purge(player);
-                        Offered::Not(Dropped::Erased)
-                    }
-                    other => {
-                        if let Some(to) = parse_base62(other.as_bytes()) {
-                            shared.replay.rename(player, PlayerId(to));
-                        }
-                        Offered::Kept(0)
-                    }
-                },
+                }
                 Answer::Generation => continue,
                 Answer::Failed(error) => return Err(error),
             };
@@ -418,7 +423,7 @@ impl Core {
 
 impl Replay {
     /// A player's name has the number again that it was lost with.
-    fn is_itself(&self, player: PlayerId) {
+    fn regains_number(&self, player: PlayerId) {
         if self.any_moved() {
             lock(&self.moved).remove(&player);
         }

@@ -22,7 +22,7 @@ struct Kept {
     settled: bool,
     /// How often it was offered without an answer that settled it.
     offers: u8,
-    /// The latest time of the entries by which the ledger has it: its own, or that of its being brought back, or found there.
+    /// The latest time at which the store did it: its own, or that of its being brought back, or found there.
     at: Millis,
     pushed: Instant,
     bytes: usize,
@@ -76,7 +76,7 @@ impl Ring {
             return 0;
         }
         let bytes = item.bytes();
-        let at = item.in_ledger().map_or(0, |(_, at)| at);
+        let at = item.dated().map_or(0, |(_, at)| at);
         self.bytes += bytes;
         self.count += 1;
         self.erasures += usize::from(item.kind() == Kind::Erasure);
@@ -137,7 +137,7 @@ impl Ring {
                 continue;
             }
             kept.settled = kept.settled
-                && kept.item.in_ledger().is_some_and(|(player, _)| {
+                && kept.item.dated().is_some_and(|(player, _)| {
                     let cut = cut_of(player);
                     kept.epoch == cut.of && kept.at < cut.ms
                 });
@@ -178,8 +178,8 @@ impl Ring {
         open.filter(|kept| !kept.settled).count()
     }
 
-    /// The store has an item in this epoch, by an entry that is not later than `at`; 0 where it stands in no ledger. What was
-    /// brought back (`is_back`) stands there later than it was done: a failover may take it once more, so its age counts from
+    /// The store has an item in this epoch, by what was not done later than `at`; 0 where that is not known. What was brought back
+    /// (`is_back`) was done later than at first: a failover may take it once more, so its age counts from
     /// now. So it does for what is found there after an offer whose answer was lost, for that may have brought it back. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
     /// ring with everything since the first of them, and each would offer all of it.
     pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis, is_back: bool) {
@@ -224,10 +224,10 @@ impl Ring {
         (any, open)
     }
 
-    /// Everything, with its epochs; 0 for what stands in the ledger later than it says itself, so that it is offered whatever
+    /// Everything, with its epochs; 0 for what was done later than it says itself, so that it is offered whatever
     /// the next cut is.
     pub(super) fn all(&self) -> Vec<(u64, Arc<Item>)> {
-        let epoch = |kept: &Kept| match kept.item.in_ledger() {
+        let epoch = |kept: &Kept| match kept.item.dated() {
             Some((_, at)) if kept.at > at => 0,
             _ => kept.epoch,
         };
@@ -286,6 +286,7 @@ mod tests {
             name: PlayerName::new(name).unwrap(),
             player,
             issued_at: None,
+            at: None,
         })
     }
 
@@ -296,7 +297,7 @@ mod tests {
     fn open(ring: &mut Ring) -> Vec<u64> {
         let open = ring.open(|_| true);
         open.into_iter()
-            .filter_map(|(_, item)| item.in_ledger().map(|(_, at)| at))
+            .filter_map(|(_, item)| item.dated().map(|(_, at)| at))
             .collect()
     }
 
@@ -332,7 +333,7 @@ mod tests {
         let left: Vec<_> = ring
             .all()
             .into_iter()
-            .filter_map(|(_, item)| item.in_ledger())
+            .filter_map(|(_, item)| item.dated())
             .collect();
         assert_eq!(left, [(ADA, 1)]);
     }
