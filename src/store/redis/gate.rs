@@ -421,10 +421,7 @@ impl Shared {
         let before = server_time.monotonic_ms();
         let (seconds, micros): (u64, u64) = from_redis_value(line.query(&cmd("TIME")).await?)?;
         let after = server_time.monotonic_ms();
-        server_time.measured(
-            seconds * 1_000 + micros / 1_000,
-            before + (after - before) / 2,
-        );
+        server_time.measured(seconds * 1_000 + micros / 1_000, (before, after));
         Ok(match self.clock.steer() {
             Steered::Forward(from, _) if self.has_heard() => Some(from),
             _ => None,

@@ -39,12 +39,20 @@ impl ServerTime {
         i64::try_from(ms).unwrap_or(i64::MAX)
     }
 
-    /// Takes what the server's clock said at a moment of this process's clock.
-    pub(super) fn measured(&self, server_ms: Millis, at_monotonic_ms: Millis) {
-        self.offset.store(
-            Self::signed(server_ms) - Self::signed(at_monotonic_ms),
-            Ordering::Relaxed,
+    /// Takes what the server's clock said at some moment between two of this process's monotonic clock, all in milliseconds.
+    ///
+    /// Moves only as far as that proves: an answer that took long says little, and half of how long it took, during a failover
+    /// hundreds of milliseconds, would put this clock ahead of the server's.
+    pub(super) fn measured(&self, server_ms: Millis, (before_ms, after_ms): (Millis, Millis)) {
+        let server = Self::signed(server_ms);
+        // It is cut to the millisecond.
+        let (least, most) = (
+            server - Self::signed(after_ms),
+            server + 1 - Self::signed(before_ms),
         );
+        let offset = self.offset.load(Ordering::Relaxed);
+        self.offset
+            .store(offset.max(least).min(most.max(least)), Ordering::Relaxed);
     }
 }
 
@@ -449,10 +457,7 @@ impl Core {
         };
         let (seconds, micros) = (parse(reader.text()?)?, parse(reader.text()?)?);
         let after = server_time.monotonic_ms();
-        server_time.measured(
-            seconds * 1_000 + micros / 1_000,
-            before + (after - before) / 2,
-        );
+        server_time.measured(seconds * 1_000 + micros / 1_000, (before, after));
         Ok(())
     }
 
@@ -476,5 +481,33 @@ impl Core {
             reply.map_err(|error| shared.refused(&error))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_took_long_moves_the_clock_only_as_far_as_it_proves() {
+        let time = ServerTime {
+            own: SystemTimeSource::default(),
+            offset: AtomicI64::new(0),
+        };
+        let measured = |server, around| {
+            time.measured(server, around);
+            time.offset.load(Ordering::Relaxed)
+        };
+        // It took a millisecond: the server is 9,000 ahead, give or take that.
+        assert_eq!(measured(10_000, (999, 1_000)), 9_000);
+        // Asked at 2,000, answered at 2,480, and the server said what it does at 2,001, or at 2,479.
+        assert_eq!(measured(11_001, (2_000, 2_480)), 9_000);
+        assert_eq!(measured(11_479, (2_000, 2_480)), 9_000);
+        // Both clocks cannot have been right: it has stepped, by 5,000 and by -3,000, or as much less as the answer took.
+        assert_eq!(measured(17_000, (3_000, 3_100)), 13_900);
+        assert_eq!(measured(14_000, (4_000, 4_100)), 10_001);
+        // Milliseconds are whole ones.
+        assert_eq!(measured(15_001, (5_000, 5_000)), 10_001);
+        assert_eq!(measured(15_002, (5_000, 5_000)), 10_002);
     }
 }

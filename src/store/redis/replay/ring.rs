@@ -178,10 +178,12 @@ impl Ring {
         open.filter(|kept| !kept.settled).count()
     }
 
-    /// The store has an item in this epoch, by what was not done later than `at`; 0 where that is not known. What was brought back
-    /// (`is_back`) was done later than at first: a failover may take it once more, so its age counts from
-    /// now. So it does for what is found there after an offer whose answer was lost, for that may have brought it back. What was found there keeps its age: failovers that follow each other sooner than it runs out would else fill the
-    /// ring with everything since the first of them, and each would offer all of it.
+    /// The store has an item in this epoch, by what was not done later than `at`; 0 where that is not known.
+    ///
+    /// What was brought back (`is_back`) was done later than at first: a failover may take it once more, so its age counts from
+    /// now. So it does for what is found there after an offer whose answer was lost, for that may have brought it back. What was
+    /// found there keeps its age: failovers that follow each other sooner than it runs out would else fill the ring with
+    /// everything since the first of them, and each would offer all of it.
     pub(super) fn settle(&mut self, number: u64, epoch: u64, at: Millis, is_back: bool) {
         let Some(place) = self.place(number) else {
             return;
