@@ -144,6 +144,11 @@ impl Mirror {
         }
     }
 
+    /// Something happened to a wallet that is not to be shown now.
+    pub fn doubt(&mut self, key: Key) {
+        self.slots.doubt(key);
+    }
+
     /// Takes a state of a wallet that is in memory, or is being read; of others it takes nothing. Wakes held polls when it is news.
     pub fn apply(&mut self, key: Key, wallet: Wallet) {
         if let Some(load) = self.loads.get_mut(&key)

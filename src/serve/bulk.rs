@@ -13,7 +13,6 @@ use crate::game::entry::{Change, Entry};
 use crate::game::ids::{FindId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{Decision, NewFind, What};
 use crate::metrics::StoreCommand;
-use crate::mirror::Key;
 use crate::store::{Opening, RecordOutcome, RecordRefusal};
 use axum::Json;
 use axum::body::Body;
@@ -256,11 +255,8 @@ async fn record_named(
     let record = app.store.record(&live.hunt.spec.id, finds);
     let recorded = app.ask(StoreCommand::Record, record).await?;
     note_finds(app, live, &players, &recorded.outcomes);
+    app.answered(asked_in, live.hunt.number, recorded.wallets);
     let mut hot = app.hot();
-    for (player, wallet) in recorded.wallets {
-        let hunt = live.hunt.number;
-        hot.mirror.answered(asked_in, Key { hunt, player }, wallet);
-    }
     let mut erased = Vec::new();
     for ((index, remembered), outcome) in asked.into_iter().zip(recorded.outcomes) {
         if let (Err(RecordRefusal::Erased(_)), Some((name, new))) = (&outcome, remembered) {

@@ -12,7 +12,7 @@ use crate::game::entry::{Adjustment, Change, Entry, Find};
 use crate::game::ids::{FindId, HuntId, PlayerId, PlayerName, TreasureId};
 use crate::game::rules::{AdjustDecision, Decision, NewFind, What};
 use crate::metrics::StoreCommand;
-use crate::mirror::{History, Key};
+use crate::mirror::History;
 use crate::store::{Opening, RecordRefusal, Recorded, StoreError};
 use axum::Json;
 use axum::body::Body;
@@ -150,12 +150,7 @@ pub async fn find(
     let wait = Duration::from_millis(settings.store.find_wait_ms);
     let (recorded, asked_in) =
         record_within(&app, &live.hunt.spec.id, (caller.player, new), wait).await?;
-    let mut hot = app.hot();
-    for (player, wallet) in recorded.wallets {
-        let hunt = live.hunt.number;
-        hot.mirror.answered(asked_in, Key { hunt, player }, wallet);
-    }
-    drop(hot);
+    app.answered(asked_in, live.hunt.number, recorded.wallets);
     note_finds(&app, &live, &[caller.player], &recorded.outcomes);
     match recorded.outcomes.into_iter().next() {
         Some(Ok(Decision::Duplicate(find))) => Ok(Json(find_answer(&find, true)).into_response()),
@@ -461,10 +456,8 @@ pub async fn adjust(
             app.store.adjust(id, player, adjustment),
         )
         .await?;
-    let hunt = live.hunt.number;
-    app.hot()
-        .mirror
-        .answered(asked_in, Key { hunt, player }, adjusted.wallet);
+    let changed = [(player, adjusted.wallet)];
+    app.answered(asked_in, live.hunt.number, changed);
     let (entry, duplicate) = match adjusted.outcome? {
         AdjustDecision::Recorded(entry) => (entry, false),
         AdjustDecision::Duplicate(entry) => (entry, true),

@@ -3,9 +3,10 @@
 use super::app::{App, looked_up};
 use super::catalogue::LiveHunt;
 use super::waits::waited;
+use crate::game::ids::PlayerId;
 use crate::game::wallet::Wallet;
 use crate::metrics::StoreCommand;
-use crate::mirror::{Key, Turn};
+use crate::mirror::{History, Key, Turn};
 use crate::store::{Credited, StoreError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -178,11 +179,40 @@ impl App {
                     if let Ok(credited) = &result {
                         app.metrics.credited(&credited.entries);
                     }
+                    // Of the new history, its numbers stand for other entries than those that the wallets in memory and
+                    // cursors are of: what was shown before would be shown again, as what came since.
+                    let result = result.and_then(|credited| {
+                        if app.is_recovering() {
+                            Err(StoreError::Busy)
+                        } else {
+                            Ok(credited)
+                        }
+                    });
                     app.hot().mirror.credited(key, result);
                 });
                 receiver
             }
         };
         waited(StoreCommand::Credit.as_str(), receiver).await
+    }
+
+    /// Takes the wallets that an operation gave which was asked for in `asked_in`: see [`Mirror::answered`]. While the store
+    /// recovers from a failover those in memory stay as they were, for the same reason as with [`App::credit`].
+    pub fn answered(
+        &self,
+        asked_in: History,
+        hunt: u32,
+        wallets: impl IntoIterator<Item = (PlayerId, Wallet)>,
+    ) {
+        let is_recovering = self.is_recovering();
+        let mut hot = self.hot();
+        for (player, wallet) in wallets {
+            let key = Key { hunt, player };
+            if is_recovering {
+                hot.mirror.doubt(key);
+            } else {
+                hot.mirror.answered(asked_in, key, wallet);
+            }
+        }
     }
 }
