@@ -196,7 +196,7 @@ impl App {
         waited(StoreCommand::Credit.as_str(), receiver).await
     }
 
-    /// Takes the wallets that an operation gave which was asked for in `asked_in`: see [`Mirror::answered`]. While the store
+    /// Takes the wallets that an operation gave which was asked for in `asked_in`: see [`crate::mirror::Mirror::answered`]. While the store
     /// recovers from a failover those in memory stay as they were, for the same reason as with [`App::credit`].
     pub fn answered(
         &self,
