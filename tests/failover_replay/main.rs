@@ -11,6 +11,7 @@ mod redis_server;
 
 mod journal;
 mod model;
+mod names;
 mod recent;
 mod rules;
 
